@@ -1,0 +1,1 @@
+"""Faults injected at the tool boundary: mechanisms, scheduling, wrapper, branching, manifests."""

@@ -1,0 +1,1 @@
+"""Telemetry and run monitoring; no torch."""

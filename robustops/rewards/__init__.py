@@ -1,0 +1,1 @@
+"""Reward parts of an episode and their combination."""

@@ -1,0 +1,24 @@
+"""Random generators seeded by (root seed, names): order and worker count change nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import numpy as np
+
+
+def child_seed(seed: int, *names: str | int) -> int:
+    """A 63-bit seed that depends only on the root seed and the names."""
+    text = "\x1f".join([str(seed), *map(str, names)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, *names: str | int) -> random.Random:
+    """Standard-library generator for the given names."""
+    return random.Random(child_seed(seed, *names))
+
+
+def array_generator(seed: int, *names: str | int) -> np.random.Generator:
+    """Numpy generator for the given names."""
+    return np.random.Generator(np.random.PCG64(child_seed(seed, *names)))

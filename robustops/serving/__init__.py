@@ -1,0 +1,1 @@
+"""Worlds served to other programs."""

@@ -1,0 +1,1 @@
+"""Task catalog: generation, splits, tool configurations, EnterpriseOps-Gym files."""

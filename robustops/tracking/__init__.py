@@ -1,0 +1,1 @@
+"""Run store, loggers, comparison."""

@@ -1,0 +1,1 @@
+"""Stateful business worlds: SQLite behind typed tools, tasks judged by the final database."""

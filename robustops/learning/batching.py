@@ -1,0 +1,75 @@
+"""Token sequences into padded micro-batches: sorted by length, cut by a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Right-padded sequences.
+
+    token_ids (batch, seq) long; attention_mask (batch, seq) bool, True = real token; loss_mask
+    (batch, seq) bool, True = trained; rows: the place of each row in the list they were made from.
+    """
+
+    token_ids: Tensor
+    attention_mask: Tensor
+    loss_mask: Tensor
+    rows: Tensor
+
+    def to(self, device: torch.device) -> Sequences:
+        return Sequences(
+            self.token_ids.to(device),
+            self.attention_mask.to(device),
+            self.loss_mask.to(device),
+            self.rows.to(device),
+        )
+
+
+def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices cut into batches whose padded size (rows x longest) stays within `budget` tokens.
+
+    Sorted by length, so that padding is small; a sequence longer than the budget is alone in its batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    batches: list[list[int]] = []
+    for index in order:
+        if batches and (len(batches[-1]) + 1) * lengths[index] <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def pad(
+    token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[bool]], rows: Sequence[int]
+) -> Sequences:
+    """Stack sequences of different lengths; padding is masked everywhere."""
+    width = max(len(ids) for ids in token_ids)
+    ids = torch.zeros(len(token_ids), width, dtype=torch.long)
+    attention = torch.zeros(len(token_ids), width, dtype=torch.bool)
+    loss = torch.zeros(len(token_ids), width, dtype=torch.bool)
+    for row, (sequence, mask) in enumerate(zip(token_ids, loss_masks, strict=True)):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        attention[row, : len(sequence)] = True
+        loss[row, : len(sequence)] = torch.tensor(mask)
+    return Sequences(ids, attention, loss, torch.tensor(list(rows)))
+
+
+def pad_values(values: Sequence[Sequence[float]], width: int) -> Tensor:
+    """Per-token numbers (batch, width), zero where padded."""
+    padded = torch.zeros(len(values), width)
+    for row, numbers in enumerate(values):
+        padded[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.float32)
+    return padded
+
+
+def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> float:
+    """Share of the padded tokens that is padding."""
+    padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    return 1 - sum(lengths) / padded if padded else 0.0

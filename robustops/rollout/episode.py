@@ -1,0 +1,205 @@
+"""One conversation as a small state machine: request -> completion -> tool -> request ..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from robustops.errors import ToolError, WorldError
+from robustops.faults.plan import FaultPlan
+from robustops.faults.wrapper import FaultyWorld, Opportunity
+from robustops.records import Episode, EpisodeError, FaultEvent, Task, ToolCall, ToolResult, Turn
+from robustops.rollout.render import Message, Renderer, call_text, chat_tools
+from robustops.rollout.sampler import Completion, Request
+from robustops.seeding import child_seed
+from robustops.worlds.environment import Snapshot
+from robustops.worlds.toolset import refusal
+
+MALFORMED = refusal(ToolError("MALFORMED_CALL", "a call is JSON with a name and arguments"))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets in tokens and turns: context_tokens holds everything, answer_tokens is one message."""
+
+    context_tokens: int
+    answer_tokens: int
+    max_turns: int
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the members of a fault group share: dialogue, turns and world after the fault."""
+
+    token_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
+class EpisodeStart:
+    """Where an episode begins. seed: fixes its sampling; plan: a fault to inject on the way; prefix:
+    continue from a shared snapshot; observe: record the opportunities for faults without injecting.
+    """
+
+    task: Task
+    condition: str
+    index: int
+    seed: int
+    plan: FaultPlan | None = None
+    prefix: Prefix | None = None
+    observe: bool = False
+
+
+@dataclass
+class EpisodeRun:
+    """The episode in flight. `advance` is called with each completion until `episode` is set.
+
+    chat: the sampler takes messages rather than tokens.
+    """
+
+    session: int
+    start: EpisodeStart
+    world: FaultyWorld
+    renderer: Renderer
+    limits: Limits
+    chat: bool = False
+    weight_version: int = 0
+    episode: Episode | None = None
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    inherited: int = 0
+    checks_start: tuple[bool, ...] = ()
+
+    def begin(self) -> Request | None:
+        """Put the world into its start state; the first request, or None if the prompt does not fit."""
+        start = self.start
+        if start.prefix is None:
+            self.world.reset(start.task)
+            specs = list(self.world.specs().values())
+            self._extend(self.renderer.prompt(start.task, specs))
+        else:
+            self.world.restore(start.prefix.snapshot)
+            self._extend(start.prefix.token_ids)
+            self.turns = list(start.prefix.turns)
+            self.inherited = len(self.turns)
+        self.checks_start = self.world.evaluate(start.task.checks)
+        return self._request()
+
+    def advance(self, completion: Completion) -> Request | None:
+        """Take one assistant message: run its call and ask for the next, or end the episode."""
+        if completion.error is not None:
+            return self._fail("sampler", completion.error)
+        message, ids, log_probs = self._read(completion)
+        begin = len(self.token_ids)
+        self._extend(ids, log_probs)
+        if not completion.finished:
+            self._turn(message, None, begin)
+            return self._end("answer_budget")
+        if message.call is None and not message.malformed:
+            self._turn(message, None, begin)
+            return self._end("final_answer")
+        return self._act(message, begin)
+
+    @property
+    def opportunities(self) -> list[Opportunity]:
+        """Calls before which a fault could have been injected (only when observing)."""
+        return list(self.world.opportunities)
+
+    # ---------------------------------------------------------------------------------------------
+    def _act(self, message: Message, begin: int) -> Request | None:
+        event: FaultEvent | None = None
+        before = self.world.changes
+        if message.call is None:
+            result = MALFORMED
+        else:
+            try:
+                result = self.world.step(message.call)
+            except WorldError as error:
+                return self._fail("world", str(error))
+            event = self.world.last_event
+        self._turn(message, result, begin, event, self.world.changes != before)
+        self._extend(self.renderer.result(result))
+        return self._request()
+
+    def _read(self, completion: Completion) -> tuple[Message, tuple[int, ...], tuple[float, ...]]:
+        """The message and its ids; text-only samplers are tokenised here, once, and not trained on."""
+        if completion.token_ids:
+            return self.renderer.parse(completion.token_ids), completion.token_ids, completion.log_probs
+        if completion.call is not None:
+            text = call_text(completion.call)
+            ids = self.renderer.answer(text)
+            return Message(text, completion.call), tuple(ids), (0.0,) * len(ids)
+        ids = self.renderer.answer(completion.text or "")
+        return self.renderer.parse(ids), tuple(ids), (0.0,) * len(ids)
+
+    def _extend(self, ids: list[int] | tuple[int, ...], log_probs: tuple[float, ...] | None = None) -> None:
+        self.token_ids.extend(ids)
+        self.loss_mask.extend([log_probs is not None] * len(ids))
+        self.log_probs.extend(log_probs if log_probs is not None else [0.0] * len(ids))
+
+    def _turn(
+        self,
+        message: Message,
+        result: ToolResult | None,
+        begin: int,
+        event: FaultEvent | None = None,
+        changed: bool = False,
+    ) -> None:
+        end = len(self.token_ids)
+        self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed))
+
+    def _request(self) -> Request | None:
+        if len(self.turns) >= self.limits.max_turns:
+            return self._end("max_turns")
+        if len(self.token_ids) + self.limits.answer_tokens > self.limits.context_tokens:
+            return self._end("context")
+        task = self.start.task
+        return Request(
+            session=self.session,
+            token_ids=tuple(self.token_ids),
+            max_new_tokens=self.limits.answer_tokens,
+            seed=child_seed(self.start.seed, "turn", len(self.turns)),
+            messages=self._messages() if self.chat else (),
+            tools=tuple(chat_tools(self.world.specs().values())) if self.chat else (),
+            task=task,
+            history=self._history() if self.chat else (),
+        )
+
+    def _history(self) -> tuple[tuple[ToolCall, ToolResult], ...]:
+        return tuple((t.call, t.result) for t in self.turns if t.call is not None and t.result is not None)
+
+    def _messages(self) -> tuple[dict[str, object], ...]:
+        """The conversation in chat form, for endpoints that take messages."""
+        task = self.start.task
+        messages: list[dict[str, object]] = [
+            {"role": "system", "content": task.policy},
+            {"role": "user", "content": task.prompt},
+        ]
+        for turn in self.turns:
+            messages.append({"role": "assistant", "content": turn.text, "call": turn.call})
+            if turn.result is not None:
+                messages.append({"role": "tool", "content": turn.result.text})
+        return tuple(messages)
+
+    def _end(self, stop: str, error: EpisodeError | None = None) -> None:
+        checks = () if error else self.world.evaluate(self.start.task.checks)
+        self.episode = Episode(
+            case_id=self.start.task.case_id,
+            condition=self.start.condition,
+            index=self.start.index,
+            token_ids=tuple(self.token_ids),
+            loss_mask=tuple(self.loss_mask),
+            old_log_probs=tuple(self.log_probs),
+            turns=tuple(self.turns),
+            inherited_turns=self.inherited,
+            stop=stop,
+            checks_start=self.checks_start,
+            checks_final=checks,
+            error=error,
+            weight_version=self.weight_version,
+        )
+
+    def _fail(self, boundary: str, message: str) -> None:
+        self._end("error", EpisodeError(boundary, message))

@@ -1,0 +1,236 @@
+"""Sampling with a transformers model: continuous batching over a slot cache.
+
+Episodes enter and leave the batch on their own: while some decode, others wait for nothing but their own
+tool. The history of an episode stays cached between its turns, and episodes that start from the same
+tokens share one prefill.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from robustops.errors import SamplerError
+from robustops.rollout.sampler import Completion, NamedWeights, Request
+from robustops.rollout.slot_cache import SlotCache
+
+
+@dataclass
+class _Session:
+    """One episode in flight. cached: tokens whose keys and values are in the slot."""
+
+    slot: int
+    tokens: list[int] = field(default_factory=list)
+    cached: int = 0
+    request: Request | None = None
+    uniforms: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    new_ids: list[int] = field(default_factory=list)
+    new_log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        return len(self.tokens) - self.cached
+
+
+class HFSampler:
+    """Samples from a transformers causal language model in this process.
+
+    model: shared with the trainer or a copy of it (`sync` then loads the weights); stop_ids: end-of-turn
+    tokens; temperature: 0 is greedy; max_in_flight: slots, i.e. episodes sampled at once; prefill_tokens:
+    most tokens of one prefill pass.
+    """
+
+    produces_tokens = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        stop_ids: set[int],
+        *,
+        temperature: float = 1.0,
+        max_in_flight: int = 64,
+        prefill_tokens: int = 8192,
+        shared: bool = True,
+    ) -> None:
+        self.model = model
+        self.stop_ids = stop_ids
+        self.temperature = temperature
+        self.prefill_tokens = prefill_tokens
+        self.shared = shared
+        self.weight_version = 0
+        self.device = next(model.parameters()).device
+        self.max_in_flight = max_in_flight
+        self._reset()
+
+    def _reset(self) -> None:
+        self._cache = SlotCache(self.model.config.num_hidden_layers, self.max_in_flight)
+        self._free = list(range(self.max_in_flight))[::-1]
+        self._queue: deque[Request] = deque()
+        self._sessions: dict[int, _Session] = {}
+
+    # the contract -------------------------------------------------------------------------------
+    def submit(self, request: Request) -> None:
+        self._queue.append(request)
+
+    def poll(self) -> list[Completion]:
+        self._admit()
+        active = [s for s in self._sessions.values() if s.request is not None]
+        if not active:
+            return []
+        waiting = [s for s in active if s.pending > 1]
+        decoding = [s for s in active if s.pending == 1]
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                if waiting and (not decoding or len(waiting) * 6 >= len(active)):
+                    return self._prefill(waiting)
+                return self._decode(decoding)
+        finally:
+            self.model.train(training)
+
+    def release(self, session: int) -> None:
+        if (ended := self._sessions.pop(session, None)) is not None:
+            self._free.append(ended.slot)
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        if self._queue or any(s.request is not None for s in self._sessions.values()):
+            raise SamplerError("weights cannot change while requests are in flight; poll until none is left")
+        if not self.shared:
+            self.model.load_state_dict(dict(weights), strict=False)
+        for session in self._sessions.values():
+            session.cached = 0
+        self.weight_version = version
+
+    def close(self) -> None:
+        self._reset()
+
+    # steps --------------------------------------------------------------------------------------
+    def _admit(self) -> None:
+        """Give queued requests to their session, or a free slot to a new session."""
+        for _ in range(len(self._queue)):
+            request = self._queue.popleft()
+            session = self._sessions.get(request.session)
+            if session is None:
+                if not self._free:
+                    self._queue.append(request)
+                    continue
+                session = self._sessions[request.session] = _Session(self._free.pop())
+            old = session.tokens
+            session.tokens = list(request.token_ids)
+            if session.tokens[: session.cached] != old[: session.cached]:
+                session.cached = 0
+            session.cached = min(session.cached, len(session.tokens) - 1)
+            session.request = request
+            session.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
+            session.new_ids, session.new_log_probs = [], []
+
+    def _prefill(self, waiting: list[_Session]) -> list[Completion]:
+        """Feed all waiting tokens of as many sessions as fit; equal starts are computed once."""
+        waiting = sorted(waiting, key=lambda s: s.pending)
+        leaders: dict[tuple[int, ...], _Session] = {}
+        followers: list[tuple[_Session, _Session]] = []
+        for session in waiting:
+            key = tuple(session.tokens)
+            if session.cached == 0 and key in leaders:
+                followers.append((session, leaders[key]))
+                continue
+            widest = max(session.pending, max((s.pending for s in leaders.values()), default=0))
+            narrow = widest > 2 * min((s.pending for s in leaders.values()), default=widest) + 64
+            if leaders and ((len(leaders) + 1) * widest > self.prefill_tokens or narrow):
+                break
+            leaders[key if session.cached == 0 else (session.slot, -1)] = session
+        batch = list(leaders.values())
+        logits = self._forward(batch, max(s.pending for s in batch))
+        rows = {id(session): row for row, session in enumerate(batch)}
+        for session, leader in followers:
+            self._cache.copy_slot(leader.slot, session.slot, len(leader.tokens))
+            session.cached = len(session.tokens)
+        everyone = [*batch, *(session for session, _ in followers)]
+        source = [rows[id(s)] for s in batch] + [rows[id(leader)] for _, leader in followers]
+        return self._choose(everyone, logits[source])
+
+    def _decode(self, decoding: list[_Session]) -> list[Completion]:
+        return self._choose(decoding, self._forward(decoding, 1))
+
+    def _forward(self, batch: list[_Session], width: int) -> Tensor:
+        """Logits (batch, vocabulary) of the token after each session's last one."""
+        highest = max(s.slot for s in batch) + 1
+        if width == 1 and len(batch) * 3 >= highest:
+            return self._forward_all(batch, highest)
+        rows = torch.tensor([s.slot for s in batch], device=self.device)
+        starts = torch.tensor([s.cached for s in batch], device=self.device)
+        ids = torch.zeros(len(batch), width, dtype=torch.long, device=self.device)
+        last = torch.tensor([s.pending - 1 for s in batch], device=self.device)
+        for row, session in enumerate(batch):
+            ids[row, : session.pending] = torch.tensor(session.tokens[session.cached :])
+        logits = self._logits(ids, rows, starts, last)
+        for session in batch:
+            session.cached = len(session.tokens)
+        return logits
+
+    def _forward_all(self, batch: list[_Session], highest: int) -> Tensor:
+        """One token for every slot below `highest`: idle slots compute in vain, but nothing is copied.
+
+        An idle slot writes at its own end, where its next real token will overwrite it.
+        """
+        ids = torch.zeros(highest, 1, dtype=torch.long)
+        starts = torch.zeros(highest, dtype=torch.long)
+        for session in self._sessions.values():
+            if session.slot < highest:
+                starts[session.slot] = session.cached
+        for session in batch:
+            ids[session.slot, 0] = session.tokens[-1]
+        rows = torch.arange(highest, device=self.device)
+        last = torch.zeros(highest, dtype=torch.long, device=self.device)
+        logits = self._logits(ids.to(self.device), rows, starts.to(self.device), last)
+        for session in batch:
+            session.cached = len(session.tokens)
+        return logits[torch.tensor([s.slot for s in batch], device=self.device)]
+
+    def _logits(self, ids: Tensor, rows: Tensor, starts: Tensor, last: Tensor) -> Tensor:
+        positions, mask = self._cache.aim(rows, starts, ids.shape[1])
+        hidden = self.model.base_model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state
+        chosen = hidden[torch.arange(len(rows), device=self.device), last]
+        logits: Tensor = self.model.get_output_embeddings()(chosen)
+        return logits.float()
+
+    def _choose(self, batch: list[_Session], logits: Tensor) -> list[Completion]:
+        """Sample one token for each session; return the messages that are complete."""
+        log_probs = torch.log_softmax(logits / (self.temperature or 1.0), dim=-1)
+        tokens = log_probs.argmax(dim=-1) if self.temperature == 0 else self._draw(log_probs, batch)
+        chosen = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
+        done = []
+        for session, token, log_prob in zip(batch, tokens.tolist(), chosen, strict=True):
+            session.tokens.append(token)
+            session.new_ids.append(token)
+            session.new_log_probs.append(log_prob)
+            request = session.request
+            assert request is not None
+            stopped = token in self.stop_ids
+            if stopped or len(session.new_ids) >= request.max_new_tokens:
+                session.request = None
+                done.append(
+                    Completion(request.session, tuple(session.new_ids), tuple(session.new_log_probs), stopped)
+                )
+        return done
+
+    def _draw(self, log_probs: Tensor, batch: list[_Session]) -> Tensor:
+        """Inverse-CDF sampling from each session's own stream of uniforms."""
+        uniforms = torch.tensor(
+            [s.uniforms[len(s.new_ids)] for s in batch], dtype=torch.float64, device=self.device
+        )
+        cumulative = log_probs.double().exp().cumsum(dim=-1)
+        targets = uniforms[:, None] * cumulative[:, -1:]
+        return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)

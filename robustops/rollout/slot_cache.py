@@ -1,0 +1,110 @@
+"""A key-value cache with one slot an episode, for transformers models.
+
+Every slot grows at its own pace: a forward pass names the slots it feeds and the position at which each
+of them continues. Right-padded chunks are safe, since a padded position is overwritten by the slot's next
+tokens and masked until then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: (slots, heads, capacity, head width)."""
+
+    is_compileable = False
+    is_sliding = False
+
+    def __init__(self, cursor: SlotCursor) -> None:
+        super().__init__()
+        self.cursor = cursor
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = self._resized(self.keys, key_states)
+        self.values = self._resized(self.values, value_states)
+        self.is_initialized = True
+
+    def _resized(self, old: Tensor | None, like: Tensor) -> Tensor:
+        shape = (self.cursor.slots, like.shape[1], self.cursor.capacity, like.shape[3])
+        new = like.new_zeros(shape)
+        if old is not None:
+            new[:, :, : old.shape[2]] = old
+        return new
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if self.keys is None or self.keys.shape[2] < self.cursor.capacity:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        return self._put(self.keys, key_states), self._put(self.values, value_states)
+
+    def _put(self, store: Tensor, states: Tensor) -> Tensor:
+        cursor = self.cursor
+        store[cursor.rows[:, None], :, cursor.positions] = states.transpose(1, 2)
+        if cursor.contiguous:
+            return store[: len(cursor.rows), :, : cursor.length]
+        return store[cursor.rows, :, : cursor.length]
+
+    def get_seq_length(self) -> int:
+        return self.cursor.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cursor.length, 0
+
+    def get_max_length(self) -> int:
+        return self.cursor.capacity
+
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Let another slot start with the same tokens."""
+        assert self.keys is not None and self.values is not None
+        self.keys[target, :, :length] = self.keys[source, :, :length]
+        self.values[target, :, :length] = self.values[source, :, :length]
+
+
+class SlotCursor:
+    """Which slots the current forward pass feeds, and where; shared by all layers."""
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.slots = slots
+        self.capacity = capacity
+        self.rows = torch.zeros(0, dtype=torch.long)
+        self.positions = torch.zeros(0, 0, dtype=torch.long)
+        self.length = 0
+        self.contiguous = False
+
+
+class SlotCache(Cache):
+    """The cache of a whole model; see the module's docstring."""
+
+    GROWTH = 256
+
+    def __init__(self, layers: int, slots: int) -> None:
+        self.cursor = SlotCursor(slots, self.GROWTH)
+        super().__init__(layers=[SlotLayer(self.cursor) for _ in range(layers)])
+
+    def aim(self, rows: Tensor, starts: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Point the next forward pass at slots `rows` (batch,), continuing at `starts` (batch,).
+
+        Returns position_ids (batch, width) and the attention mask (batch, 1, width, length).
+        """
+        cursor = self.cursor
+        cursor.rows = rows
+        cursor.positions = starts[:, None] + torch.arange(width, device=rows.device)
+        cursor.length = int(starts.max()) + width
+        while cursor.capacity < cursor.length:
+            cursor.capacity += self.GROWTH
+        cursor.contiguous = bool(rows[0] == 0) and bool((rows[1:] - rows[:-1] == 1).all())
+        keys = torch.arange(cursor.length, device=rows.device)
+        return cursor.positions, (keys <= cursor.positions[:, :, None])[:, None]
+
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        for layer in self.layers:
+            layer.copy_slot(source, target, length)

@@ -151,7 +151,9 @@ def exact_share(model: Qwen3ForCausalLM, renderer: Renderer, makers: list[DrillM
 
 def train(model: Qwen3ForCausalLM, stream: DrillStream, options: argparse.Namespace, vocab: int) -> None:
     """Copying for the first `copy_steps`, then drills (one step in twelve still copies)."""
-    optimizer = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
+    )
     begin = time.monotonic()
     step, recent = 0, []
     while (elapsed := time.monotonic() - begin) < options.minutes * 60:
@@ -184,7 +186,9 @@ def save(model: Qwen3ForCausalLM, renderer: Renderer, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/models/tiny"))
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)

@@ -30,7 +30,8 @@ def score_tokens(model: PreTrainedModel, batch: Sequences, *, temperature: float
         input_ids=batch.token_ids, attention_mask=batch.attention_mask.long(), use_cache=False
     ).last_hidden_state
     chosen = batch.loss_mask[:, 1:]
-    logits = model.get_output_embeddings()(hidden[:, :-1][chosen]).float() / temperature
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    logits = head(hidden[:, :-1][chosen]).float() / temperature
     normaliser = torch.logsumexp(logits, dim=-1)
     targets = batch.token_ids[:, 1:][chosen]
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser

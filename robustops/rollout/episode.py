@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from robustops.errors import ToolError, WorldError
@@ -90,16 +91,19 @@ class EpisodeRun:
     def advance(self, completion: Completion) -> Request | None:
         """Take one assistant message: run its call and ask for the next, or end the episode."""
         if completion.error is not None:
-            return self._fail("sampler", completion.error)
+            self._fail("sampler", completion.error)
+            return None
         message, ids, log_probs = self._read(completion)
         begin = len(self.token_ids)
         self._extend(ids, log_probs)
         if not completion.finished:
             self._turn(message, None, begin)
-            return self._end("answer_budget")
+            self._end("answer_budget")
+            return None
         if message.call is None and not message.malformed:
             self._turn(message, None, begin)
-            return self._end("final_answer")
+            self._end("final_answer")
+            return None
         return self._act(message, begin)
 
     @property
@@ -117,8 +121,11 @@ class EpisodeRun:
             try:
                 result = self.world.step(message.call)
             except WorldError as error:
-                return self._fail("world", str(error))
+                self._fail("world", str(error))
+                return None
             event = self.world.last_event
+            if event is not None:
+                event = dataclasses.replace(event, turn=len(self.turns))
         self._turn(message, result, begin, event, self.world.changes != before)
         self._extend(self.renderer.result(result))
         return self._request()
@@ -152,9 +159,11 @@ class EpisodeRun:
 
     def _request(self) -> Request | None:
         if len(self.turns) >= self.limits.max_turns:
-            return self._end("max_turns")
+            self._end("max_turns")
+            return None
         if len(self.token_ids) + self.limits.answer_tokens > self.limits.context_tokens:
-            return self._end("context")
+            self._end("context")
+            return None
         task = self.start.task
         return Request(
             session=self.session,

@@ -7,6 +7,7 @@ tokens share one prefill.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from robustops.errors import SamplerError
-from robustops.rollout.sampler import Completion, NamedWeights, Request
+from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache
 
 
@@ -57,6 +58,11 @@ class HFSampler:
         prefill_tokens: int = 8192,
         shared: bool = True,
     ) -> None:
+        if (attention := model.config._attn_implementation) != "sdpa":
+            raise ConfigError(
+                f"sampler=hf masks each slot by itself, which attention '{attention}' does not know; "
+                "load the model with attn_implementation='sdpa'"
+            )
         self.model = model
         self.stop_ids = stop_ids
         self.temperature = temperature
@@ -85,30 +91,47 @@ class HFSampler:
         waiting = [s for s in active if s.pending > 1]
         decoding = [s for s in active if s.pending == 1]
         training = self.model.training
-        self.model.eval()
+        self.model.eval()  # type: ignore[no-untyped-call]
         try:
             with torch.inference_mode():
                 if waiting and (not decoding or len(waiting) * 6 >= len(active)):
                     return self._prefill(waiting)
                 return self._decode(decoding)
+        except torch.OutOfMemoryError as error:
+            raise SamplerError(
+                f"no memory left for {len(active)} episodes in flight; lower sampler.max_in_flight, "
+                "sampler.prefill_tokens or the context limit"
+            ) from error
         finally:
             self.model.train(training)
 
     def release(self, session: int) -> None:
         if (ended := self._sessions.pop(session, None)) is not None:
             self._free.append(ended.slot)
+        self._queue = deque(request for request in self._queue if request.session != session)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         if self._queue or any(s.request is not None for s in self._sessions.values()):
             raise SamplerError("weights cannot change while requests are in flight; poll until none is left")
         if not self.shared:
-            self.model.load_state_dict(dict(weights), strict=False)
+            self._load(dict(weights))
         for session in self._sessions.values():
             session.cached = 0
         self.weight_version = version
 
     def close(self) -> None:
         self._reset()
+
+    def _load(self, weights: dict[str, Tensor]) -> None:
+        """Copy weights in by name; a name too few or too many is an error, not a half-updated policy."""
+        missing = sorted({name for name, _ in self.model.named_parameters()} - weights.keys())
+        unknown = sorted(weights.keys() - self.model.state_dict().keys())
+        if missing or unknown:
+            raise SamplerError(
+                f"weights do not fit the sampled model: {len(missing)} names missing {missing[:3]}, "
+                f"{len(unknown)} unknown {unknown[:3]}; pass the whole state_dict of the same model class"
+            )
+        self.model.load_state_dict(weights, strict=False)
 
     # steps --------------------------------------------------------------------------------------
     def _admit(self) -> None:
@@ -203,7 +226,7 @@ class HFSampler:
             use_cache=True,
         ).last_hidden_state
         chosen = hidden[torch.arange(len(rows), device=self.device), last]
-        logits: Tensor = self.model.get_output_embeddings()(chosen)
+        logits: Tensor = self.model.get_output_embeddings()(chosen)  # type: ignore[no-untyped-call]
         return logits.float()
 
     def _choose(self, batch: list[_Session], logits: Tensor) -> list[Completion]:
@@ -213,11 +236,15 @@ class HFSampler:
         chosen = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
         done = []
         for session, token, log_prob in zip(batch, tokens.tolist(), chosen, strict=True):
+            request = session.request
+            assert request is not None
+            if not math.isfinite(log_prob):
+                session.request = None
+                done.append(Completion(request.session, error=NOT_FINITE))
+                continue
             session.tokens.append(token)
             session.new_ids.append(token)
             session.new_log_probs.append(log_prob)
-            request = session.request
-            assert request is not None
             stopped = token in self.stop_ids
             if stopped or len(session.new_ids) >= request.max_new_tokens:
                 session.request = None

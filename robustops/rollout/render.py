@@ -19,7 +19,7 @@ from robustops.errors import ConfigError
 from robustops.records import Task, ToolCall, ToolResult
 from robustops.worlds.toolset import ToolSpec
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+_OPEN, _CLOSE = re.compile(r"<tool_call>\s*"), re.compile(r"\s*(</tool_call>|$)")
 _MARK_ANSWER, _MARK_RESULT = "robustops-answer", "robustops-result"
 
 
@@ -48,19 +48,28 @@ def parse_message(text: str) -> Message:
 
     Further calls of the same message are ignored: one call a turn.
     """
-    found = _CALL.search(text)
+    found = _OPEN.search(text)
     if found is None:
         return Message(text, None)
+    body = _first_object(text[found.end() :])
+    name, arguments = body.get("name"), body.get("arguments", {})
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return Message(text, None, malformed=True)
+    return Message(text, ToolCall(name, arguments))
+
+
+def _first_object(text: str) -> dict[str, Any]:
+    """The JSON object that the text begins with, up to a closing tag; {} if there is none.
+
+    Only what JSON and UTF-8 can carry is read, since a call travels to files, servers and databases: no
+    NaN or infinity, no half of a surrogate pair.
+    """
     try:
-        body = json.loads(found.group(1))
-    except ValueError:
-        return Message(text, None, malformed=True)
-    if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-        return Message(text, None, malformed=True)
-    arguments = body.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return Message(text, None, malformed=True)
-    return Message(text, ToolCall(body["name"], arguments))
+        body, end = json.JSONDecoder().raw_decode(text)
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) and _CLOSE.match(text, end) else {}
 
 
 def call_text(call: ToolCall) -> str:
@@ -85,13 +94,18 @@ class Renderer:
             raise ConfigError("this tokenizer has no end-of-turn token; set tokenizer.eos_token")
         self.end = str(tokenizer.eos_token)
         self.stop_ids = {int(tokenizer.eos_token_id)}
+        marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+        self._special = sorted({*tokenizer.all_special_tokens, *marked})
         self._before_result, self._after_result = self._result_frame()
 
     def prompt(self, task: Task, specs: Sequence[ToolSpec]) -> list[int]:
         """Ids of policy, tools and request, up to where the assistant begins."""
         messages = [{"role": "system", "content": task.policy}, {"role": "user", "content": task.prompt}]
         text = self.tokenizer.apply_chat_template(
-            messages, tools=chat_tools(specs), tokenize=False, add_generation_prompt=True
+            messages,
+            tools=chat_tools(specs),  # type: ignore[arg-type]
+            tokenize=False,
+            add_generation_prompt=True,
         )
         return self._encode(str(text))
 
@@ -113,7 +127,7 @@ class Renderer:
 
     def _harmless(self, text: str) -> str:
         """A tool's text must not be able to end a turn or open another one."""
-        for token in self.tokenizer.all_special_tokens:
+        for token in self._special:
             if token in text:
                 text = text.replace(token, token[0] + " " + token[1:])
         return text

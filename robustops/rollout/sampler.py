@@ -11,6 +11,8 @@ from robustops.records import Task, ToolCall, ToolResult
 if TYPE_CHECKING:
     import torch
 
+#: Error of a completion whose model gave NaN or infinite log-probs.
+NOT_FINITE = "the model's log-probs are not finite; its weights are broken, go back to an earlier checkpoint"
 NamedWeights = Iterable[tuple[str, "torch.Tensor"]]
 
 

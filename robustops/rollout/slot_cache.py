@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class SlotLayer(CacheLayerMixin):
+class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """Keys and values of one layer: (slots, heads, capacity, head width)."""
 
     is_compileable = False
     is_sliding = False
 
     def __init__(self, cursor: SlotCursor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.cursor = cursor
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
@@ -107,4 +107,4 @@ class SlotCache(Cache):
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         for layer in self.layers:
-            layer.copy_slot(source, target, length)
+            layer.copy_slot(source, target, length)  # type: ignore[union-attr]

@@ -19,6 +19,13 @@ def compare(actual: Any, expected: Any, comparison: str) -> bool:
 
     Like the peer: `equals` is Python's ==; `contains` looks for the expected text in the actual one.
     """
+    try:
+        return _compare(actual, expected, comparison)
+    except TypeError as error:
+        raise TaskError(f"cannot compare {actual!r} with {expected!r} by {comparison}: {error}") from error
+
+
+def _compare(actual: Any, expected: Any, comparison: str) -> bool:
     match comparison:
         case "equals":
             return bool(actual == expected)
@@ -34,9 +41,10 @@ def compare(actual: Any, expected: Any, comparison: str) -> bool:
 
 
 def run_check(database: WorldDatabase, check: StateCheck) -> bool:
-    """Whether one check holds now."""
+    """Whether one check holds now; WorldError where its query fails or would write."""
     try:
-        value = database.scalar(check.query)
+        with database.read_only():
+            value = database.scalar(check.query)
     except sqlite3.Error as error:
         raise WorldError(f"state check '{check.name}' cannot run: {error}; query: {check.query}") from error
     return compare(value, check.expected, check.comparison)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,6 +31,18 @@ class DatabaseSnapshot:
 
 def _row(cursor: sqlite3.Cursor, values: Sequence[Any]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
+
+
+_READING = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+)
+
+
+def _only_reading(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
 
 def check_name(name: str) -> str:
@@ -62,6 +74,7 @@ class WorldDatabase:
         self.seconds = 0
         self.counters: dict[str, int] = {}
         self._depth = 0
+        self._undone = 0
         self._in_file = path is not None
 
     # reading ------------------------------------------------------------------------------------
@@ -96,6 +109,15 @@ class WorldDatabase:
         """Every row of every table: the form in which two database states are compared."""
         return {table: self.query(f'SELECT * FROM "{table}" ORDER BY rowid') for table in self.tables()}
 
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Inside, SQLite refuses (sqlite3.DatabaseError) every statement that is more than a SELECT."""
+        self._connection.set_authorizer(_only_reading)
+        try:
+            yield
+        finally:
+            self._connection.set_authorizer(None)
+
     # writing ------------------------------------------------------------------------------------
     def now(self) -> str:
         """The logical time as text."""
@@ -104,7 +126,7 @@ class WorldDatabase:
     @contextmanager
     def atomic(self) -> Iterator[None]:
         """All writes inside happen, or none; the clock moves one step with the outermost block."""
-        before = self.seconds, dict(self.counters)
+        before, written = (self.seconds, dict(self.counters)), self.changes
         outermost = self._depth == 0
         self._connection.execute("BEGIN" if outermost else f"SAVEPOINT level_{self._depth}")
         if outermost:
@@ -120,12 +142,15 @@ class WorldDatabase:
                 self._connection.execute(f"ROLLBACK TO level_{self._depth}")
                 self._connection.execute(f"RELEASE level_{self._depth}")
             self.seconds, self.counters = before
+            self._undone += self.changes - written
             raise
         self._depth -= 1
         self._connection.execute("COMMIT" if outermost else f"RELEASE level_{self._depth}")
 
     def script(self, sql: str) -> None:
-        """Run a schema script (outside of any atomic block)."""
+        """Run a schema script; refused inside an atomic block, which it would end."""
+        if self._depth:
+            raise WorldError("schema script inside an open transaction; run it before any write")
         self._connection.executescript(sql)
 
     def insert(self, table: str, row: Mapping[str, Any]) -> None:
@@ -172,8 +197,11 @@ class WorldDatabase:
 
     @property
     def changes(self) -> int:
-        """Rows written since the connection was opened; equal before and after a pure read."""
-        return self._connection.total_changes
+        """Rows written and not rolled back since the connection was opened.
+
+        Equal before and after a pure read and a refused write.
+        """
+        return self._connection.total_changes - self._undone
 
     # moments ------------------------------------------------------------------------------------
     def snapshot(self) -> DatabaseSnapshot:
@@ -188,13 +216,16 @@ class WorldDatabase:
         """Go back to a snapshot exactly: rows, clock and counters."""
         if self._depth:
             raise WorldError("restore inside an open transaction; do it between tool calls")
-        if self._in_file:
-            source = sqlite3.connect(":memory:")
-            source.deserialize(snapshot.image)
-            source.backup(self._connection)
-            source.close()
-        else:
-            self._connection.deserialize(snapshot.image)
+        try:
+            if self._in_file:
+                with closing(sqlite3.connect(":memory:")) as source:
+                    source.deserialize(snapshot.image)
+                    source.backup(self._connection)
+            else:
+                self._connection.deserialize(snapshot.image)
+            self.tables()
+        except sqlite3.Error as error:
+            raise WorldError(f"the snapshot holds no SQLite database: {error}") from error
         self.seconds = snapshot.seconds
         self.counters = dict(snapshot.counters)
 

@@ -87,6 +87,12 @@ class LocalWorld:
 
     def specs(self) -> dict[str, ToolSpec]:
         known = self.domain.toolset.specs()
+        missing = sorted(set(self.task.allowed_tools) - set(known))
+        if missing:
+            raise WorldError(
+                f"task {self.task.id} allows tools that domain '{self.domain.name}' does not have: "
+                f"{', '.join(missing)}"
+            )
         return {name: known[name] for name in self.task.allowed_tools}
 
     @property

@@ -1,0 +1,1 @@
+"""One module a command; only this package and `schema.py` know Hydra."""

@@ -1,0 +1,88 @@
+"""Overrides that a command takes over from a finished or interrupted run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from robustops.errors import ConfigError
+
+#: Sections of a run that `evaluate run=...` takes over.
+SECTIONS = ("domain", "fault", "model", "reward", "evaluation")
+#: Keys of `evaluation` that the root of evaluate sets itself.
+_ROOT_KEYS = ("evaluation.policies", "evaluation.split")
+
+
+def value_of(overrides: Sequence[str], key: str) -> str | None:
+    """The last plain value given to a key on the command line."""
+    found = [text.partition("=")[2] for text in overrides if text.partition("=")[0] == key]
+    return found[-1].strip("'\"") if found and found[-1] not in ("", "null") else None
+
+
+def resumed(overrides: Sequence[str]) -> list[str]:
+    """With `resume=FOLDER`: the run's own overrides, then those given now, in the run's own folder."""
+    folder = value_of(overrides, "resume")
+    if folder is None:
+        return list(overrides)
+    path = Path(folder)
+    saved = [str(text) for text in _load(path, "overrides.yaml")]
+    now = {name_of(text) for text in overrides}
+    kept = [text for text in saved if name_of(text) not in now | {"resume"}]
+    return [*kept, *overrides, f"hydra.run.dir={quote(str(path))}"]
+
+
+def evaluated(overrides: Sequence[str]) -> list[str]:
+    """With `run=FOLDER`: that run's domain, fault, model, reward and evaluation unless given now."""
+    folder = value_of(overrides, "run")
+    if folder is None:
+        return list(overrides)
+    config = _load(Path(folder), "config.yaml")
+    choices = _load(Path(folder), "hydra.yaml")["hydra"]["runtime"]["choices"]
+    given = {name_of(text) for text in overrides}
+    taken: list[str] = []
+    for section in SECTIONS:
+        if section in given or section not in config:
+            continue
+        if section in choices:
+            taken.append(f"{section}={choices[section]}")
+        taken += [f"{key}={quote(value)}" for key, value in _leaves(config[section], section)]
+    return [*(text for text in taken if name_of(text) not in {*given, *_ROOT_KEYS}), *overrides]
+
+
+def name_of(override: str) -> str:
+    """The key or group that an override sets."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def quote(value: Any) -> str:
+    """A value in Hydra's override grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(quote(item) for item in value)}]"
+    if isinstance(value, str):
+        text = value.replace("\\'", "\\\\'").replace("'", "\\'")
+        return f"'{text}'"
+    return str(value)
+
+
+def _leaves(section: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}", value
+
+
+def _load(folder: Path, name: str) -> Any:
+    file = folder / ".hydra" / name
+    if not file.is_file():
+        raise ConfigError(
+            f"no run in '{folder}' ({Path('.hydra') / name} is absent); give a run folder under outputs/"
+        )
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)

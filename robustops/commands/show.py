@@ -1,0 +1,40 @@
+"""What commands print for people; JSON goes through the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def show_summary(summary: Mapping[str, Any], run_dir: Path) -> None:
+    """The evaluation tables and where everything is."""
+    from robustops.tracking.tables import print_results
+
+    console = Console()
+    if summary.get("evaluations"):
+        print_results(summary, console)
+    console.print(f"run folder: {escape(place(run_dir))}", soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table of texts."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    Console().print(table)
+
+
+def show_line(text: str) -> None:
+    """One line, whatever the width of the terminal."""
+    Console().print(escape(text), soft_wrap=True, highlight=False)
+
+
+def place(path: Path) -> str:
+    """A path as the user would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

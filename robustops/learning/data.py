@@ -1,0 +1,117 @@
+"""What the training loops iterate over: one item an optimiser step, derived from the step's number.
+
+Nothing depends on how often an iterator was made or where it stood, so that a run that was stopped and
+resumed goes on with exactly the steps it still owes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset
+
+from robustops.learning.batching import Sequences, micro_batches, pad
+from robustops.records import Episode, Group
+from robustops.seeding import child_seed
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One conversation to imitate.
+
+    loss_mask: True on the tokens of valid assistant decisions; decisions: spans (start, end) of those
+    decisions in token_ids, end exclusive.
+    """
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    decisions: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class RolloutTicket:
+    """The place of one GRPO step: `RolloutCallback` fills `groups` before the module sees it."""
+
+    step: int
+    groups: list[Group] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DemonstrationBatch:
+    """One SFT step: micro-batches, and the demonstrations that their `rows` point into."""
+
+    step: int
+    parts: tuple[Sequences, ...]
+    demonstrations: tuple[Demonstration, ...]
+
+
+class StepDataset(IterableDataset[object]):
+    """Items for steps `start()` .. steps - 1."""
+
+    def __init__(self, steps: int, start: Callable[[], int], make: Callable[[int], object]) -> None:
+        self.steps, self.start, self.make = steps, start, make
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[object]:
+        return (self.make(step) for step in range(self.start(), self.steps))
+
+
+class StepData(LightningDataModule):
+    """Feeds `make(step)` for every step that is still to do."""
+
+    def __init__(self, steps: int, make: Callable[[int], object]) -> None:
+        super().__init__()
+        self.steps, self.make = steps, make
+
+    def train_dataloader(self) -> DataLoader[object]:
+        return DataLoader(StepDataset(self.steps, self._done, self.make), batch_size=None)
+
+    def _done(self) -> int:
+        return int(self.trainer.global_step) if self.trainer is not None else 0
+
+
+class DemonstrationSchedule:
+    """Which demonstrations a step trains on: every epoch is a fresh permutation of all of them."""
+
+    def __init__(self, demonstrations: Sequence[Demonstration], size: int, budget: int, seed: int) -> None:
+        self.demonstrations = demonstrations
+        self.size = min(size, len(demonstrations))
+        self.budget = budget
+        self.seed = seed
+
+    def step(self, step: int) -> DemonstrationBatch:
+        """The batch of one step; the same step is always the same batch."""
+        chosen = [self.demonstrations[i] for i in self._indices(step)]
+        parts = tuple(
+            pad([chosen[i].token_ids for i in rows], [chosen[i].loss_mask for i in rows], rows)
+            for rows in micro_batches([len(d.token_ids) for d in chosen], self.budget)
+        )
+        return DemonstrationBatch(step, parts, tuple(chosen))
+
+    def _indices(self, step: int) -> list[int]:
+        total = len(self.demonstrations)
+        places = range(step * self.size, (step + 1) * self.size)
+        orders = {epoch: self._order(epoch) for epoch in {place // total for place in places}}
+        return [orders[place // total][place % total] for place in places]
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self.demonstrations)))
+        Random(child_seed(self.seed, "epoch", epoch)).shuffle(order)
+        return order
+
+
+def demonstration(episode: Episode, valid: Sequence[bool]) -> Demonstration:
+    """An episode as a demonstration; only turns marked valid (one flag a turn) are trained."""
+    mask = [False] * len(episode.token_ids)
+    spans = []
+    for turn, keep in zip(episode.turns, valid, strict=True):
+        if keep:
+            mask[turn.start : turn.end] = episode.loss_mask[turn.start : turn.end]
+            spans.append((turn.start, turn.end))
+    return Demonstration(episode.token_ids, tuple(mask), tuple(spans))

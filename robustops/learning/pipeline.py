@@ -1,0 +1,134 @@
+"""The main job: Base -> SFT -> GRPO -> paired evaluation, each part once, in one run folder."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robustops import __version__
+from robustops.errors import ConfigError, unknown_name
+from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
+from robustops.learning.progress import progress
+from robustops.learning.run import BASE, Run
+from robustops.learning.stages import STAGES
+from robustops.seeding import child_seed
+from robustops.settings import EvaluateSettings, EvaluationSettings, PolicyCommandSettings, TrainSettings
+from robustops.tracking.files import atomic_write_json
+from robustops.tracking.loggers import log_table
+from robustops.tracking.results import build_summary
+from robustops.tracking.tables import evaluation_cells, print_results
+
+
+def run_training(settings: TrainSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content."""
+    _threads(settings)
+    with Run(settings, run_dir, config) as run:
+        before = BASE
+        for stage in settings.stages:
+            if stage not in STAGES:
+                raise unknown_name("stage", stage, STAGES)
+            if not run.complete(stage):
+                policy = run.load(before)
+                begin = time.monotonic()
+                STAGES[stage](run, settings, policy)
+                run.save(stage, policy)
+                run.store.add_timing(stage, "total", time.monotonic() - begin)
+            before = stage
+        policies = [p for p in settings.evaluation.policies if p == BASE or p in settings.stages]
+        return _evaluate(run, settings, settings.evaluation, policies, config)
+
+
+def run_evaluation(settings: EvaluateSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate policies, those of a finished run if `settings.run` names its folder."""
+    _threads(settings)
+    with Run(settings, run_dir, config) as run:
+        source = Path(settings.run) if settings.run is not None else None
+        for policy in settings.policies:
+            if policy == BASE:
+                continue
+            if source is None:
+                raise ConfigError(f"policy '{policy}' comes from a run; name its folder with run=FOLDER")
+            folder = source / "checkpoints" / policy / "policy"
+            if not (folder / "config.json").is_file():
+                raise ConfigError(f"run {source} has no policy '{policy}' ({folder} is absent)")
+            run.policies[policy] = folder
+        return _evaluate(run, settings, settings.evaluation, settings.policies, config)
+
+
+def _evaluate(
+    run: Run,
+    settings: PolicyCommandSettings,
+    evaluation: EvaluationSettings,
+    policies: Sequence[str],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Evaluate what is not evaluated yet; summary, tables, loggers."""
+    plan = _plan(run, evaluation)
+    finished = [str(row["policy"]) for row in run.store.episodes(stage="evaluation")]
+    for place, policy in enumerate(policies):
+        if finished.count(policy) == plan.size:
+            continue
+        run.store.truncate("evaluation", place - 1)
+        finished = [name for name in finished if name in policies[:place]]
+        begin = time.monotonic()
+        _evaluate_one(run, settings, plan, policy, place)
+        run.store.add_timing("evaluation", policy, time.monotonic() - begin, step=place)
+    summary = build_summary(
+        run.store.evaluation_rows(),
+        run=_facts(settings, config),
+        timings=run.store.timings(),
+        seed=settings.seed,
+    )
+    atomic_write_json(run.folder / "summary.json", summary)
+    log_table(run.loggers, "evaluation", *evaluation_cells(summary))
+    print_results(summary, run.console)
+    return summary
+
+
+def _evaluate_one(
+    run: Run, settings: PolicyCommandSettings, plan: EvaluationPlan, name: str, place: int
+) -> None:
+    policy = run.load(name)
+    sampler = run.samplers.of(policy, temperature=settings.evaluation.temperature)
+    collector = run.collector(policy, sampler)
+    with progress(run.console, f"evaluate {name}", plan.size, enabled=settings.progress) as done:
+        episodes = evaluate_policy(collector, plan, done)
+    collector.close()
+    run.store.add_episodes("evaluation", place, episodes, policy=name)
+
+
+def _plan(run: Run, evaluation: EvaluationSettings) -> EvaluationPlan:
+    cases = run.cases(evaluation.split)[: evaluation.cases]
+    seed = child_seed(evaluation.manifest_seed, "evaluation")
+    manifests = {
+        name: run.manifest(name, cases, child_seed(seed, name))
+        for name in evaluation.conditions
+        if name != "clean"
+    }
+    return EvaluationPlan(cases, manifests, evaluation.conditions, evaluation.attempts, seed)
+
+
+def _facts(settings: PolicyCommandSettings, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "seed": settings.seed,
+        "domain": settings.domain.name,
+        "database": settings.domain.database,
+        "fault": settings.fault.name,
+        "model": settings.model.name,
+        "sampler": settings.sampler.name,
+        "split": settings.evaluation.split,
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "config": dict(config),
+    }
+
+
+def _threads(settings: PolicyCommandSettings) -> None:
+    if settings.hardware.threads > 0:
+        torch.set_num_threads(settings.hardware.threads)

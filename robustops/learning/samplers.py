@@ -1,0 +1,116 @@
+"""The sampler that the settings name, for a given policy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from robustops.errors import ConfigError, unknown_name
+from robustops.learning.policy import Policy
+from robustops.rollout.sampler import NamedWeights, Sampler
+from robustops.settings import ModelSettings, SamplerSettings
+from robustops.worlds.domain import Domain
+
+SAMPLERS = ("hf", "openai", "scripted", "vllm")
+
+
+class SamplerPool:
+    """Samplers of a run's policies. An engine that is slow to start is started once and then re-weighted.
+
+    work_dir: where an engine that loads from disk finds its first weights.
+    """
+
+    def __init__(
+        self,
+        settings: SamplerSettings,
+        model: ModelSettings,
+        domains: dict[str, Domain],
+        work_dir: Path,
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        self.domains = domains
+        self.work_dir = work_dir
+        self._kept: Sampler | None = None
+
+    def of(self, policy: Policy, *, temperature: float | None = None) -> Sampler:
+        """A sampler that holds this policy's weights; the one returned before must be idle by now.
+
+        temperature: overrides the settings'.
+        """
+        chosen = self.settings.temperature if temperature is None else temperature
+        if self.settings.name == "hf":
+            from robustops.rollout.hf import HFSampler
+
+            return HFSampler(
+                policy.model,
+                policy.renderer.stop_ids,
+                temperature=chosen,
+                max_in_flight=self.settings.max_in_flight,
+                prefill_tokens=self.settings.prefill_tokens,
+            )
+        if self.settings.name == "vllm":
+            return self._vllm(policy, chosen)
+        if self.settings.name == "openai":
+            return _openai(self.settings, chosen)
+        if self.settings.name == "scripted":
+            return self.scripted()
+        raise unknown_name("sampler", self.settings.name, SAMPLERS)
+
+    def scripted(self) -> Sampler:
+        """The scripted experts of the domains."""
+        from robustops.rollout.scripted import ScriptedSampler
+
+        return ScriptedSampler(self.domains)
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _vllm(self, policy: Policy, temperature: float) -> Sampler:
+        from robustops.rollout.vllm import VLLMSampler
+
+        if isinstance(self._kept, VLLMSampler):
+            self._kept.temperature = temperature
+            self._kept.sync(named_weights(policy.model), 0)
+            return self._kept
+        folder = self.work_dir / "engine_weights"
+        policy.save(folder)
+        self._kept = VLLMSampler(
+            str(folder),
+            policy.renderer.stop_ids,
+            temperature=temperature,
+            max_in_flight=self.settings.max_in_flight,
+            max_model_len=self.model.context_tokens,
+            dtype=self.model.dtype,
+        )
+        return self._kept
+
+
+def named_weights(model: PreTrainedModel) -> NamedWeights:
+    """Name and tensor of every weight, tied ones once."""
+    return ((name, parameter.detach()) for name, parameter in model.named_parameters())
+
+
+def _openai(settings: SamplerSettings, temperature: float) -> Sampler:
+    from robustops.rollout.openai import OpenAISampler
+
+    if settings.base_url is None or settings.model is None:
+        raise ConfigError(
+            "sampler=openai needs sampler.base_url and sampler.model, e.g. "
+            "sampler.base_url=http://127.0.0.1:8000/v1 sampler.model=my-model"
+        )
+    if settings.api_key_env not in os.environ:
+        raise ConfigError(f"sampler=openai reads its key from ${settings.api_key_env}, which is not set")
+    return OpenAISampler(
+        settings.model,
+        settings.base_url,
+        api_key_env=settings.api_key_env,
+        max_in_flight=settings.max_in_flight,
+        temperature=temperature,
+        timeout=settings.timeout_s,
+        retries=settings.retries,
+    )

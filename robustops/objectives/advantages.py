@@ -1,0 +1,154 @@
+"""Advantages of episodes from their reward parts (RobustOps; component order after GDPO).
+
+    aggregate:  A = Z_batch[ Z_group(R) ],                                   R = S + 0.3 P + 0.1 Q
+    component:  A = Z_batch[ Z_group(S) + 0.3 Z_group(P) + 0.1 Z_group(Q) ]
+    Z(x) = (x - mean) / (std + eps), std the sample standard deviation (ddof = 1)
+
+`Z_batch` runs over the trajectories of the *accepted* batch, each once, whatever its length. Members of
+groups without signal are not accepted: they stay at exactly 0 and do not enter its mean and deviation,
+so that a batch that could not be refilled trains as its other groups would alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from robustops.errors import TrainingError
+from robustops.records import RewardParts
+from robustops.rewards.combine import RewardWeights, total
+
+#: The source names an epsilon but not its value; veRL, on which it builds, uses this one.
+EPSILON = 1e-6
+#: Values nearer than this (relative to their size) are equal: parts are ratios of small counts, so real
+#: differences are far larger, while rounding noise over a tiny deviation would become a large advantage.
+TOLERANCE = 1e-6
+
+Groups = Sequence[int] | Tensor
+
+
+def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
+    """Z-score of each value within its group.
+
+    Args:
+        values: (episodes,) raw values.
+        groups: (episodes,) an integer a group; members need not be neighbours.
+        eps: added to the deviation.
+
+    Returns:
+        (episodes,) float64; exactly 0 for a group of one and for a group of equal values.
+    """
+    values = values.double()
+    index, count = _index(groups, len(values))
+    size = torch.bincount(index, minlength=count).double()
+    mean = torch.zeros(count, dtype=torch.float64).index_add_(0, index, values) / size
+    centred = values - mean[index]
+    squares = torch.zeros(count, dtype=torch.float64).index_add_(0, index, centred**2)
+    std = (squares / (size - 1).clamp(min=1)).sqrt()
+    scored = centred / (std[index] + eps)
+    return torch.where(_varies(values, index, count)[index], scored, torch.zeros_like(scored))
+
+
+def batch_z(values: Tensor, accepted: Tensor | None = None, eps: float = EPSILON) -> Tensor:
+    """Z-score over the accepted episodes of a batch.
+
+    Args:
+        values: (episodes,) group-relative values.
+        accepted: (episodes,) bool; the others get exactly 0 and do not count. Default: all.
+        eps: added to the deviation.
+
+    Returns:
+        (episodes,) float64; all 0 where fewer than two are accepted or they are all equal.
+    """
+    values = values.double()
+    chosen = values if accepted is None else values[accepted]
+    if len(chosen) < 2 or _same(chosen.min(), chosen.max()):
+        return torch.zeros_like(values)
+    scored = (values - chosen.mean()) / (chosen.std(correction=1) + eps)
+    return scored if accepted is None else torch.where(accepted, scored, torch.zeros_like(scored))
+
+
+def aggregate(
+    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None, eps: float = EPSILON
+) -> Tensor:
+    """`Z_batch[Z_group(R)]`: parts are summed first. (episodes,) float64."""
+    _columns(parts)
+    rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+    index, count = _index(groups, len(parts))
+    return batch_z(group_z(rewards, groups, eps), _varies(rewards, index, count)[index], eps)
+
+
+def component(
+    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None, eps: float = EPSILON
+) -> Tensor:
+    """`Z_batch[w_S Z_group(S) + w_P Z_group(P) + w_Q Z_group(Q)]`: each part is normalised first."""
+    scales = _scales(weights)
+    scored = torch.stack([group_z(column, groups, eps) for column in _columns(parts)])
+    return batch_z((scales[:, None] * scored).sum(dim=0), has_signal(parts, groups, weights), eps)
+
+
+def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
+    """(episodes,) bool: a part with non-zero weight differs within the episode's group.
+
+    Length and local penalties make no signal: they never enter here. An all-success group can have
+    signal through quality; dynamic sampling drops it all the same, see `all_success`.
+    """
+    index, count = _index(groups, len(parts))
+    signal = torch.zeros(count, dtype=torch.bool)
+    for scale, column in zip(_scales(weights), _columns(parts), strict=True):
+        if scale != 0:
+            signal |= _varies(column, index, count)
+    return signal[index]
+
+
+def all_success(parts: Sequence[RewardParts], groups: Groups) -> Tensor:
+    """(episodes,) bool: every member of the episode's group succeeded."""
+    index, count = _index(groups, len(parts))
+    failed = torch.tensor([part.success < 1 for part in parts], dtype=torch.bool)
+    failures = torch.bincount(index[failed], minlength=count)
+    return (failures == 0)[index]
+
+
+def _index(groups: Groups, length: int) -> tuple[Tensor, int]:
+    """Group ids as 0..count-1."""
+    given = torch.as_tensor(groups).reshape(-1)
+    if len(given) != length:
+        raise TrainingError(f"{length} episodes but {len(given)} group ids; give one group id an episode")
+    if length == 0:
+        raise TrainingError("a batch without episodes has no advantages; collect at least one group")
+    unique, index = torch.unique(given, return_inverse=True)
+    return index, len(unique)
+
+
+def _varies(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """(groups,) bool: the group's values are not all equal."""
+    values = values.double()
+    low = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, values, "amin")
+    high = torch.full((count,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, index, values, "amax")
+    return ~_same(low, high)
+
+
+def _same(low: Tensor, high: Tensor) -> Tensor:
+    return high - low <= TOLERANCE * torch.maximum(low.abs(), high.abs()).clamp(min=1)
+
+
+def _scales(weights: RewardWeights | None) -> Tensor:
+    weights = weights or RewardWeights()
+    return torch.tensor([weights.success, weights.progress, weights.quality], dtype=torch.float64)
+
+
+def _columns(parts: Sequence[RewardParts]) -> Tensor:
+    """(3, episodes) float64: success, progress, quality; refuses what is not finite."""
+    columns = torch.tensor([[p.success, p.progress, p.quality] for p in parts], dtype=torch.float64)
+    columns = columns.reshape(-1, 3).T
+    broken = (~columns.isfinite()).nonzero()
+    if len(broken):
+        part, row = broken[0].tolist()
+        name = ("success", "progress", "quality")[part]
+        raise TrainingError(
+            f"reward part {name} of episode {row} is {columns[part, row].item()}; an episode whose reward "
+            "failed is invalid and must be left out of its group"
+        )
+    return columns

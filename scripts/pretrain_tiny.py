@@ -31,8 +31,9 @@ from robustops.worlds.domain import domain_names, get_domain
 
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 TAGS = ["<tool_call>", "</tool_call>"]
-# Words with underscores are one piece, digits are single, punctuation runs stay together.
-PIECES = r" ?[A-Za-z_]+|[0-9]| ?[^\sA-Za-z_0-9]+|\s+"
+# Digits are single; words with underscores are one piece. A space joins the lower-case word after it, but
+# neither a capitalised one nor an e-mail address: names must be the same tokens in prose and in JSON.
+PIECES = r" ?[a-z_]+(?![a-z_]|\.[a-z]|@)|[A-Za-z_]+|[0-9]| ?[^\sA-Za-z_0-9]+|\s"
 MAX_OPTIONAL = 6
 CHAT_TEMPLATE = (
     "{%- for m in messages -%}"
@@ -192,7 +193,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/models/tiny"))
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--vocab", type=int, default=2048)
+    parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--copy-steps", type=int, default=400)

@@ -12,7 +12,7 @@ def run(settings: CollectSettings, context: Context) -> dict[str, Any]:
     """Collect; returns how many episodes were tried and kept, and the file."""
     from robustops.learning.collection import run_collection
 
-    report: dict[str, Any] = run_collection(settings, context.run_dir)
+    report: dict[str, Any] = run_collection(settings, context.run_dir, context.config)
     if settings.format == "text":
         from robustops.commands.show import show_line
 

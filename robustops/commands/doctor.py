@@ -55,7 +55,7 @@ def examine() -> dict[str, Any]:
         "memory_gib": round(memory.total / _GIB, 1),
         "memory_free_gib": round(memory.available / _GIB, 1),
         "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / _GIB, 1),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) or _version(f"{name}-cpu") for name in PACKAGES},
         "devices": _devices(),
         "conf": str(conf_dir()),
         "data": str(data_dir()),

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import yaml
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -18,9 +19,11 @@ from hydra.errors import (
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from robustops.errors import ConfigError
+from robustops.resources import conf_dir
+from robustops.settings import TrainSettings
 
-#: What Hydra or OmegaConf raise over a wrong request. A ValueError is a group given a number, say.
-COMPOSE_ERRORS = (HydraException, OmegaConfBaseException)
+#: What Hydra, OmegaConf and the YAML reader raise over a wrong request.
+COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 _PLAIN_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -72,7 +75,7 @@ def _unknown_choice(error: MissingConfigException) -> ConfigError:
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
     if not group:
         return ConfigError(f"no config named '{choice}'; {_allowed(error.options or ())}")
-    options = [str(option) for option in error.options or ()]
+    options = [str(option) for option in error.options or ()] or _files(group)
     return ConfigError(f"unknown choice {group}={choice}{_close(choice, options)}; {_allowed(options)}")
 
 
@@ -87,13 +90,14 @@ def _unknown_key(cause: Any, root: type) -> ConfigError:
 
 
 def _no_such_key(key: str, parent: str, names: list[str], root: type) -> ConfigError:
-    where = f" in '{parent}'" if parent else ""
+    where = f" of '{parent}'" if parent else ""
+    if not parent and root is TrainSettings:
+        names = ["experiment", *names]  # a group that sets other groups, not a setting of its own
     name = key.rpartition(".")[2]
-    near = difflib.get_close_matches(name, names, n=1)
     elsewhere = [path for path in _paths(root) if path.rpartition(".")[2] == name]
-    suggestion = ([".".join(filter(None, (parent, near[0])))] if near else elsewhere)[:1]
-    hint = f" (did you mean '{suggestion[0]}'?)" if suggestion else ""
-    return ConfigError(f"unknown key '{key}'{hint}; {_allowed(names)}{where}")
+    near = [".".join(filter(None, (parent, found))) for found in difflib.get_close_matches(name, names, n=1)]
+    hint = "".join(f" (did you mean '{path}'?)" for path in [*elsewhere, *near][:1])
+    return ConfigError(f"unknown key '{key}'{hint}; keys{where}: {', '.join(names)}")
 
 
 def _wrong_type(error: Exception, cause: Any) -> ConfigError:
@@ -115,7 +119,8 @@ def expected(hint: Any) -> str:
         return f"keys: {', '.join(_names(hint))}"
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is list:
-        return f"a list, written [a,b], each item {expected(arguments[0])}"
+        items = "" if arguments[0] is Any else f", each item {expected(arguments[0])}"
+        return f"a list, written [a,b]{items}"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [expected(argument) for argument in arguments if argument is not type(None)]
         return " or ".join([*inner, "null"])
@@ -144,6 +149,11 @@ def _descend(root: type, path: str) -> type:
     for name in filter(None, path.split(".")):
         root = typing.get_type_hints(root)[name]
     return root
+
+
+def _files(group: str) -> list[str]:
+    """Choices of a group that ship with the package."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 
 def _close(given: str, known: Iterable[str]) -> str:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-
-def show_summary(summary: Mapping[str, Any], run_dir: Path) -> None:
-    """The evaluation tables and where everything is."""
-    from robustops.tracking.tables import print_results
-
-    console = Console()
-    if summary.get("evaluations"):
-        print_results(summary, console)
-    console.print(f"run folder: {escape(place(run_dir))}", soft_wrap=True)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:

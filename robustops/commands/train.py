@@ -14,7 +14,7 @@ def run(settings: TrainSettings, context: Context) -> dict[str, Any]:
 
     summary: dict[str, Any] = run_training(settings, context.run_dir, context.config)
     if settings.format == "text":
-        from robustops.commands.show import show_summary
+        from robustops.commands.show import place, show_line
 
-        show_summary(summary, context.run_dir)
+        show_line(f"run folder: {place(context.run_dir)}")
     return summary

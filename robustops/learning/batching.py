@@ -55,6 +55,8 @@ def pad(
     attention = torch.zeros(len(token_ids), width, dtype=torch.bool)
     loss = torch.zeros(len(token_ids), width, dtype=torch.bool)
     for row, (sequence, mask) in enumerate(zip(token_ids, loss_masks, strict=True)):
+        if len(sequence) != len(mask):  # a mask of length one would be stretched over the row
+            raise ValueError(f"row {row} has {len(sequence)} tokens, but {len(mask)} mask values")
         ids[row, : len(sequence)] = torch.tensor(sequence)
         attention[row, : len(sequence)] = True
         loss[row, : len(sequence)] = torch.tensor(mask)

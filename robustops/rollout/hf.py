@@ -7,6 +7,7 @@ tokens share one prefill.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -71,6 +72,9 @@ class HFSampler:
         self.weight_version = 0
         self.device = next(model.parameters()).device
         self.max_in_flight = max_in_flight
+        # The argument's name changed in transformers 5.2x; some models still have the old one.
+        known = inspect.signature(model.base_model.forward).parameters
+        self._cache_name = "cache" if "cache" in known else "past_key_values"
         self._reset()
 
     def _reset(self) -> None:
@@ -135,23 +139,35 @@ class HFSampler:
 
     # steps --------------------------------------------------------------------------------------
     def _admit(self) -> None:
-        """Give queued requests to their session, or a free slot to a new session."""
-        for _ in range(len(self._queue)):
-            request = self._queue.popleft()
-            session = self._sessions.get(request.session)
-            if session is None:
-                if not self._free:
-                    self._queue.append(request)
-                    continue
-                session = self._sessions[request.session] = _Session(self._free.pop())
-            old = session.tokens
-            session.tokens = list(request.token_ids)
-            if session.tokens[: session.cached] != old[: session.cached]:
-                session.cached = 0
-            session.cached = min(session.cached, len(session.tokens) - 1)
-            session.request = request
-            session.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
-            session.new_ids, session.new_log_probs = [], []
+        """Give queued requests to their session, or a slot to a new one.
+
+        Where none is free, a session that asks for nothing loses its slot: should it go on, its history
+        is read again.
+        """
+        if not self._queue:
+            return
+        waiting = deque[Request]()
+        for request in self._queue:
+            if (session := self._sessions.get(request.session)) is not None:
+                self._begin(session, request)
+            else:
+                waiting.append(request)
+        idle = deque(key for key, session in self._sessions.items() if session.request is None)
+        while waiting and (self._free or idle):
+            slot = self._free.pop() if self._free else self._sessions.pop(idle.popleft()).slot
+            request = waiting.popleft()
+            session = self._sessions[request.session] = _Session(slot)
+            self._begin(session, request)
+        self._queue = waiting
+
+    def _begin(self, session: _Session, request: Request) -> None:
+        old, session.tokens = session.tokens, list(request.token_ids)
+        if session.tokens[: session.cached] != old[: session.cached]:
+            session.cached = 0
+        session.cached = min(session.cached, len(session.tokens) - 1)
+        session.request = request
+        session.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
+        session.new_ids, session.new_log_probs = [], []
 
     def _prefill(self, waiting: list[_Session]) -> list[Completion]:
         """Feed all waiting tokens of as many sessions as fit; equal starts are computed once."""
@@ -222,8 +238,8 @@ class HFSampler:
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_name: self._cache},
         ).last_hidden_state
         chosen = hidden[torch.arange(len(rows), device=self.device), last]
         logits: Tensor = self.model.get_output_embeddings()(chosen)  # type: ignore[no-untyped-call]

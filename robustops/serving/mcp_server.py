@@ -8,41 +8,32 @@ back by itself. Run it as `python -m robustops.serving.mcp_server --domain itsm`
 from __future__ import annotations
 
 import argparse
-import errno
 import json
-import os
-import signal
-import socket
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
-import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.context import CallNext, HandlerResult
-from mcp.server.runner import serve_loop
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from robustops import __version__
-from robustops.errors import ConfigError, RobustOpsError, TransportError, unknown_name
+from robustops.errors import ConfigError, RobustOpsError, unknown_name
 from robustops.records import Task, ToolCall, ToolResult
 from robustops.serving import wire
+from robustops.serving.hosting import MAX_BODY, http_server, in_background, listen, run_stdio, url_of
 from robustops.worlds.domain import Domain, get_domain
 from robustops.worlds.environment import LocalWorld, World
 from robustops.worlds.probes import free_task
 from robustops.worlds.toolset import reply_text
 
 TRANSPORTS = ("stdio", "http")
-PATH = "/mcp"
 #: Snapshots and whole tasks travel in requests; a real database is some megabytes.
-MAX_BODY = 1024 * 1024
 MAX_ADMIN_BODY = 256 * 1024 * 1024
 _WORLD = "robustops_world"
 
@@ -197,111 +188,25 @@ def serve(
         raise unknown_name("transport", transport, TRANSPORTS)
     server = build_server(domain, task=task, admin=admin, seed=seed, size=size, world_factory=world_factory)
     if transport == "stdio":
-        anyio.run(_serve_stdio, server)
+        anyio.run(run_stdio, server)
         return
-    listener = _listen(host, port)
-    url = _url(host, listener)
+    listener = listen(host, port)
+    url = url_of(host, listener)
     (on_ready or _announce)(url)
-    _HttpServer(_http_config(server, host, admin)).run(sockets=[listener])
+    http_server(server, host, max_body=MAX_ADMIN_BODY if admin else MAX_BODY).run(sockets=[listener])
     print(f"stopped serving {url}", file=sys.stderr, flush=True)
 
 
-@contextmanager
 def background_server(
     domain: Domain | str, *, host: str = "127.0.0.1", port: int = 0, **options: Any
-) -> Iterator[str]:
+) -> AbstractContextManager[str]:
     """Serve over HTTP in a thread of this process; gives the URL. options: see `build_server`."""
-    server = build_server(domain, **options)
-    listener = _listen(host, port)
-    http = _HttpServer(_http_config(server, host, bool(options.get("admin"))))
-    thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, name="mcp-server", daemon=True)
-    thread.start()
-    try:
-        yield _url(host, listener)
-    finally:
-        http.should_exit = True
-        thread.join(timeout=10)
-        if thread.is_alive():
-            raise TransportError("the MCP server did not stop within 10 s")
+    max_body = MAX_ADMIN_BODY if options.get("admin") else MAX_BODY
+    return in_background(build_server(domain, **options), host, port, max_body=max_body)
 
 
 def _announce(url: str) -> None:
     print(f"serving {url} (Ctrl-C stops)", file=sys.stderr, flush=True)
-
-
-def _url(host: str, listener: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}{PATH}"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError says why there is none."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=128)
-        # asyncio sets this only on sockets made with an explicit protocol number; without it every
-        # reply waits 40 ms for a delayed acknowledgement. Accepted sockets inherit it.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} on {host} is in use; choose another, or port=0 for a free one"
-            ) from error
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
-    except OverflowError as error:
-        raise ConfigError(f"port {port} does not exist; choose one of 0-65535") from error
-
-
-def _http_config(server: Server[Any], host: str, admin: bool) -> uvicorn.Config:
-    app = server.streamable_http_app(
-        streamable_http_path=PATH,
-        json_response=True,
-        host=host,
-        max_request_body_size=MAX_ADMIN_BODY if admin else MAX_BODY,
-    )
-    return uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn that returns after a signal, where the original raises the signal again."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-async def _serve_stdio(server: Server[Any]) -> None:
-    async with _stop_on_signal(), stdio_server() as (read, write), server.lifespan(server) as state:
-        await serve_loop(server, read, write, lifespan_state=state)
-
-
-@asynccontextmanager
-async def _stop_on_signal() -> AsyncIterator[None]:
-    """End the process at SIGINT or SIGTERM.
-
-    The SDK reads standard input in a thread that nothing can interrupt, so an orderly return would wait
-    for another line; worlds are in memory, so there is nothing to lose.
-    """
-
-    async def watch() -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                os._exit(0)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        yield
-        group.cancel_scope.cancel()
 
 
 def main(arguments: list[str] | None = None) -> int:

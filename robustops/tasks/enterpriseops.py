@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -54,21 +54,14 @@ def to_enterpriseops(task: Task, *, extras: bool = True, server_url: str = DEFAU
     """The task as a JSON object in EnterpriseOps-Gym's format.
 
     extras: add the `robustops` key, without which the way back loses our fields; server_url: where the
-    domain's server will listen.
+    domain's server will listen. A task whose checks ask several worlds has a server for each.
     """
-    server, header = server_of(task.domain)
-    config: dict[str, Any] = {
-        "mcp_server_name": server,
-        "mcp_server_url": server_url,
-        "context": {header: task.acting_user} if task.acting_user is not None else {},
-    }
-    if task.database.path is not None:
-        config["seed_database_file"] = task.database.path
+    worlds = dict.fromkeys(check.world or task.domain for check in task.checks) or {task.domain: None}
     data: dict[str, Any] = {
         "mcp_endpoint": "/mcp",
         "number_of_runs": 1,
         "reset_database_between_runs": True,
-        "gym_servers_config": [config],
+        "gym_servers_config": [_to_server(task, world, server_url) for world in worlds],
         "system_prompt": task.policy,
         "user_prompt": task.prompt,
         "selected_tools": list(task.allowed_tools),
@@ -96,15 +89,15 @@ def from_enterpriseops(data: Mapping[str, Any], domain: str, *, task_id: str | N
     """
     label = task_id or str(data.get("task_id") or "without id")
     servers = _decoded(data, "gym_servers_config", label)
+    names = [str(server.get("mcp_server_name")) for server in servers]
     verifiers = _decoded(data, "verifiers", label)
-    if len(servers) != 1:
-        names = [server.get("mcp_server_name") for server in servers]
-        raise TaskError(f"task {label}: one server is supported, given {len(servers)}: {names}")
-    checks = [_from_verifier(verifier, servers[0], label) for verifier in verifiers]
+    checks = [_from_verifier(verifier, names, label) for verifier in verifiers]
     prompt = _required(data, "user_prompt", label)
     policy = _required(data, "system_prompt", label)
     if EXTRA_KEY in data:
         return _ours(data[EXTRA_KEY], domain, policy, prompt, checks)
+    if len(servers) != 1:
+        raise TaskError(f"task {label}: one server is supported, given {len(servers)}: {', '.join(names)}")
     selected = data.get("selected_tools", [])
     restricted = set(data.get("restricted_tools", []))
     if not selected:
@@ -125,6 +118,18 @@ def from_enterpriseops(data: Mapping[str, Any], domain: str, *, task_id: str | N
     )
 
 
+def _to_server(task: Task, world: str, url: str) -> dict[str, Any]:
+    server, header = server_of(world)
+    config: dict[str, Any] = {
+        "mcp_server_name": server,
+        "mcp_server_url": url,
+        "context": {header: task.acting_user} if task.acting_user is not None else {},
+    }
+    if task.database.path is not None:
+        config["seed_database_file"] = task.database.path
+    return config
+
+
 def _to_verifier(check: StateCheck, domain: str) -> dict[str, Any]:
     return {
         "verifier_type": "database_state",
@@ -139,16 +144,16 @@ def _to_verifier(check: StateCheck, domain: str) -> dict[str, Any]:
     }
 
 
-def _from_verifier(verifier: Mapping[str, Any], server: Mapping[str, Any], label: str) -> StateCheck:
+def _from_verifier(verifier: Mapping[str, Any], servers: Sequence[str], label: str) -> StateCheck:
     kind = verifier.get("verifier_type")
-    name = str(verifier.get("name", "")).strip()
+    name = str(verifier.get("name", ""))
     if kind != "database_state":
         raise TaskError(
             f"task {label}: verifier '{name}' has type '{kind}', which is not supported; "
             "only database_state decides success from the final database"
         )
     gym = verifier.get("gym_name")
-    if gym is not None and gym != server.get("mcp_server_name"):
+    if gym is not None and gym not in servers:
         raise TaskError(f"task {label}: verifier '{name}' asks server '{gym}', which the task does not have")
     config = verifier.get("validation_config") or {}
     missing = [key for key in ("query", "expected_value") if key not in config]
@@ -165,6 +170,9 @@ def _from_verifier(verifier: Mapping[str, Any], server: Mapping[str, Any], label
 
 def _ours(extra: Mapping[str, Any], domain: str, policy: str, prompt: str, checks: list[StateCheck]) -> Task:
     """A task of our own: standard keys as edited in the file, the rest from the extra key."""
+    missing = [name for name in (*_EXTRA_FIELDS, "check_worlds") if name not in extra]
+    if missing:
+        raise TaskError(f"task {extra.get('id')}: key '{EXTRA_KEY}' lacks {', '.join(missing)}")
     if extra["domain"] != domain:
         raise TaskError(f"task {extra['id']} is of domain '{extra['domain']}', not '{domain}'")
     worlds = extra["check_worlds"]
@@ -179,12 +187,13 @@ def _ours(extra: Mapping[str, Any], domain: str, policy: str, prompt: str, check
 
 def _unique_names(checks: list[StateCheck]) -> tuple[StateCheck, ...]:
     """Number the checks whose name occurs more than once: `name #1`, `name #2` ..."""
-    total = Counter(check.name for check in checks)
+    total = Counter(check.name.strip() for check in checks)
     seen: Counter[str] = Counter()
     named = []
     for check in checks:
-        seen[check.name] += 1
-        name = check.name if total[check.name] == 1 else f"{check.name} #{seen[check.name]}"
+        name = check.name.strip()
+        seen[name] += 1
+        name = name if total[name] == 1 else f"{name} #{seen[name]}"
         named.append(StateCheck(name, check.query, check.expected, check.comparison, check.world))
     return tuple(named)
 

@@ -18,6 +18,8 @@ DISTRACTORS = 5
 #: Draws for one task before its template is given up, and draws in one generated world before the next.
 ATTEMPTS = 240
 ATTEMPTS_PER_WORLD = 8
+#: Generated worlds: few templates to a world make for many worlds, hence many names and ids.
+TEMPLATES_PER_WORLD = 5
 #: Share of the requests that a given database allows which belongs to each split, whatever the counts.
 SHARES = {"train": 0.6, "val": 0.1, "test": 0.3}
 
@@ -55,7 +57,7 @@ class TaskMaker:
         if split in self._done:
             return self._done[split]
         earlier = [name for name in SPLITS[: SPLITS.index(split)] if name in self.counts]
-        prompts = {task.prompt for name in earlier for task in self.split(name)}
+        taken = {task.prompt for name in earlier for task in self.split(name)}
         tasks: list[Task] = []
         live, turn = list(self.names), {name: 0 for name in self.names}
         while len(tasks) < self.counts[split]:
@@ -66,31 +68,36 @@ class TaskMaker:
                 )
             # The template that has the fewest tasks so far, first by name: splits stay balanced.
             name = min(live, key=lambda name: turn[name])
-            made = self._draw(split, name, turn[name], prompts)
+            made = self._draw(split, name, turn[name], taken)
             if isinstance(made, _Failure):
                 self._give_up(split, name, turn[name], made)
                 live.remove(name)
                 continue
             draft, spec = made
             turn[name] += 1
-            prompts.add(draft.prompt)
+            taken |= {draft.prompt, _facts(name, draft)}
             tasks.append(self._task(split, len(tasks), name, draft, spec))
         self._done[split] = tasks
         return tasks
 
     def _draw(
-        self, split: str, name: str, turn: int, prompts: set[str]
+        self, split: str, name: str, turn: int, taken: set[str]
     ) -> tuple[Draft, DatabaseSpec] | _Failure:
-        """One draft with a new prompt, and the database it was drawn in."""
+        """One draft with a new prompt, and the database it was drawn in.
+
+        In a given database the facts must be new too: a rewording of a request is no second task.
+        """
         template = self.domain.templates[name]
         failure = _Failure()
         for attempt in range(ATTEMPTS):
-            spec = self._spec(split, turn, attempt // ATTEMPTS_PER_WORLD)
+            spec = self._spec(split, name, turn, attempt // ATTEMPTS_PER_WORLD)
             rng = generator(self.seed, "task", self.domain.name, split, name, turn, attempt)
             draft = template.draw(self._open(spec), rng)
             if draft is None:
                 failure.unfit += 1
-            elif draft.prompt in prompts or not self._owns(split, name, draft):
+            elif draft.prompt in taken or (
+                self.path is not None and not self._free(split, name, draft, taken)
+            ):
                 failure.taken += 1
             else:
                 return draft, spec
@@ -104,23 +111,19 @@ class TaskMaker:
             self._last = spec, self.domain.open(spec)
         return self._last[1]
 
-    def _spec(self, split: str, turn: int, world: int) -> DatabaseSpec:
-        """The database of a template's `turn`-th task: one world for each round through the templates."""
+    def _spec(self, split: str, name: str, turn: int, world: int) -> DatabaseSpec:
+        """The database of a template's `turn`-th task; a few templates share a world, with a task each."""
         if self.path is not None:
             return DatabaseSpec(path=self.path)
-        return DatabaseSpec(seed=child_seed(self.seed, "world", self.domain.name, split, turn, world))
+        place = (self.domain.name, split, self.names.index(name) // TEMPLATES_PER_WORLD, turn, world)
+        return DatabaseSpec(seed=child_seed(self.seed, "world", *place))
 
-    def _owns(self, split: str, name: str, draft: Draft) -> bool:
-        """Whether a request drawn in a database that the splits share belongs to this split."""
-        if self.path is None:
-            return True
-        facts = canonical_json([name, draft.plan, draft.acting_user])
-        place = generator(self.seed, "owner", self.domain.name, facts).random()
-        for owner, share in SHARES.items():
-            if place < share or owner == list(SHARES)[-1]:
-                return owner == split
-            place -= share
-        return False
+    def _free(self, split: str, name: str, draft: Draft, taken: set[str]) -> bool:
+        """Whether a request in a database that the splits share belongs to this split and is not in it."""
+        facts = _facts(name, draft)
+        rng = generator(self.seed, "owner", self.domain.name, facts)
+        (owner,) = rng.choices(list(SHARES), list(SHARES.values()))
+        return owner == split and facts not in taken
 
     def _give_up(self, split: str, name: str, made: int, failure: _Failure) -> None:
         """A template without (more) tasks: told of for a given database, a bug in a generated one."""
@@ -154,3 +157,8 @@ class TaskMaker:
             plan=json.loads(canonical_json(draft.plan)),
             split=split,
         )
+
+
+def _facts(name: str, draft: Draft) -> str:
+    """What a request asks for, apart from its wording."""
+    return canonical_json([name, draft.plan, draft.acting_user])

@@ -6,7 +6,7 @@ episode that failed at a boundary is invalid, counted apart, and never worth 0.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,8 +152,11 @@ def common_hits(rows: Iterable[EvaluationRow]) -> set[tuple[str, int]]:
     """
     rows = [row for row in rows if row.error is None]
     policies = {row.policy for row in rows}
-    hits = Counter((row.case_id, row.attempt) for row in rows if row.hit)
-    return {key for key, count in hits.items() if count == len(policies)}
+    hits: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for row in rows:
+        if row.hit:
+            hits[row.case_id, row.attempt].add(row.policy)
+    return {key for key, by in hits.items() if by == policies}
 
 
 # ---------------------------------------------------------------------------------------------------

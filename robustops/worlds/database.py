@@ -205,12 +205,14 @@ class WorldDatabase:
 
     # moments ------------------------------------------------------------------------------------
     def snapshot(self) -> DatabaseSnapshot:
-        """The whole state now; refused inside an open atomic block."""
+        """The whole state now; refused inside an open atomic block and of a database without a schema."""
         if self._depth:
             raise WorldError("snapshot inside an open transaction; take it between tool calls")
-        return DatabaseSnapshot(
-            self._connection.serialize(), self.seconds, tuple(sorted(self.counters.items()))
-        )
+        try:
+            image = self._connection.serialize()
+        except sqlite3.Error as error:
+            raise WorldError(f"no snapshot of a database without tables: {error}") from error
+        return DatabaseSnapshot(image, self.seconds, tuple(sorted(self.counters.items())))
 
     def restore(self, snapshot: DatabaseSnapshot) -> None:
         """Go back to a snapshot exactly: rows, clock and counters."""

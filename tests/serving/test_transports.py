@@ -51,9 +51,10 @@ def stdio_command(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Served:
-    """A served domain: opens fresh sessions with it."""
+    """A served domain: one session that the tests share (each resets it), and more where one asks."""
 
     domain: Domain
+    world: World
     open: Callable[[], World]
 
 
@@ -64,10 +65,15 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     with ExitStack() as stack:
         if kind == "http":
             url = stack.enter_context(background_server(domain, admin=True))
-            yield Served(domain, lambda: McpWorld(domain=domain, url=url))
+
+            def connect() -> World:
+                return McpWorld(domain=domain, url=url)
         else:
-            command = stdio_command(name)
-            yield Served(domain, lambda: McpWorld(domain=domain, command=command, env=ENV))
+
+            def connect() -> World:
+                return McpWorld(domain=domain, command=stdio_command(name), env=ENV)
+
+        yield Served(domain, stack.enter_context(closing(connect())), connect)
 
 
 def tasks_of(domain: Domain) -> list[Task]:
@@ -96,7 +102,8 @@ def error_calls(task: Task) -> list[ToolCall]:
 
 
 def test_replies_checks_and_states_are_identical(served: Served) -> None:
-    with closing(served.open()) as remote, closing(LocalWorld(served.domain)) as local:
+    remote = served.world
+    with closing(LocalWorld(served.domain)) as local:
         for task in tasks_of(served.domain):
             for world in (remote, local):
                 world.reset(task)
@@ -110,7 +117,8 @@ def test_replies_checks_and_states_are_identical(served: Served) -> None:
 
 def test_refusals_are_identical(served: Served) -> None:
     task = tasks_of(served.domain)[0]
-    with closing(served.open()) as remote, closing(LocalWorld(served.domain)) as local:
+    remote = served.world
+    with closing(LocalWorld(served.domain)) as local:
         for world in (remote, local):
             world.reset(task)
         calls = error_calls(task)
@@ -122,7 +130,8 @@ def test_refusals_are_identical(served: Served) -> None:
 
 def test_a_snapshot_moves_between_transports(served: Served) -> None:
     task = tasks_of(served.domain)[0]
-    with closing(served.open()) as remote, closing(LocalWorld(served.domain)) as local:
+    remote = served.world
+    with closing(LocalWorld(served.domain)) as local:
         remote.reset(task)
         start = remote.snapshot()
         first = expert_run(remote, served.domain, task)
@@ -138,7 +147,8 @@ def test_a_snapshot_moves_between_transports(served: Served) -> None:
 
 def test_two_sessions_are_isolated(served: Served) -> None:
     task = tasks_of(served.domain)[0]
-    with closing(served.open()) as one, closing(served.open()) as other:
+    one = served.world
+    with closing(served.open()) as other:
         one.reset(task)
         other.reset(task)
         start = other.snapshot()

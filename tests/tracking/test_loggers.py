@@ -102,7 +102,7 @@ def read_offline_run(folder):
             run = record.run
         updates = run.config if kind == "run" else record.config if kind == "config" else None
         for item in updates.update if updates else []:
-            config[item.key or tuple(item.nested_key)] = json.loads(item.value_json)
+            config[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         if kind == "history":
             items = record.history.item
             history.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
@@ -126,9 +126,9 @@ def test_an_offline_wandb_run_reads_back(tmp_path):
         assert (config["seed"], config["run"]) == (7, folder.name)
         losses = [(row["trainer/global_step"], row["loss"]) for row in history if "loss" in row]
         assert losses == [(0, 1.0), (1, 0.0)]
-        (table,) = [row["evaluation"] for row in history if "evaluation" in row]
+        (table,) = [row["evaluation/path"] for row in history if "evaluation/path" in row]
         (files,) = folder.glob("wandb/offline-run-*/files")
-        stored = json.loads((files / table["path"]).read_text())
+        stored = json.loads((files / table).read_text())
         assert (stored["columns"], stored["data"]) == (COLUMNS, ROWS)
         seen[folder.name] = run.run_id
     assert len(set(seen.values())) == 2

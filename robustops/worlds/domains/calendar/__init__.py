@@ -12,8 +12,9 @@ from robustops.worlds.domains.calendar.toolset import CalendarToolset
 
 POLICY = (
     "You work in a calendar system through tools. Look up ids before writing; never guess them. Do what is "
-    "asked once and change nothing else. Repeat a call that was not executed. If a receipt is lost, check "
-    "whether the change landed before repeating. If a reply is incomplete or about something else, read again."
+    "asked once and change nothing else. Repeat a call that was not executed. If a receipt is lost, "
+    "check whether the change landed before repeating. If a reply is incomplete or about something else, "
+    "read again."
 )
 
 

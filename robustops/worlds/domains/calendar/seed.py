@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
@@ -25,6 +26,8 @@ SIZES = {
     "large": (80, 32, 400, 20),
 }
 _LENGTHS = (30, 45, 60, 90)
+#: Titles that no seed event has, for events that requests create.
+_SPARE_TITLES = 60
 #: Before the clock of every world starts, so that rows that a task writes can be told by their time.
 _STAMP = "2025-12-15 08:00:00"
 
@@ -175,15 +178,17 @@ def _slots(world: _Builder, count: int) -> list[datetime]:
 def _events(world: _Builder, count: int) -> None:
     """About half of the events have a room; some titles are a series, some occur on two calendars."""
     rng, slots = world.rng, _slots(world, max(5, min(40, count // 3)))
-    titles = rng.sample(words.all_titles(), min(count, len(words.TOPICS) * len(words.KINDS) - 60))
+    known = words.all_titles()
+    titles = rng.sample(known, min(count, len(known) - _SPARE_TITLES))
     planned: list[tuple[str, str]] = []
+    room = Counter({calendar: count // len(world.calendars) + 2 for calendar in world.calendars})
     while len(planned) < count:
+        calendar = max(world.calendars, key=lambda name: (room[name], rng.random()))
         title = titles[len(planned) % len(titles)]
         if planned and rng.random() < 0.3:
-            calendar, title = rng.choice(planned)
-            calendar = calendar if rng.random() < 0.7 else rng.choice(world.calendars)
-        else:
-            calendar = world.calendars[len(planned) % len(world.calendars)]
+            other, title = rng.choice(planned)
+            calendar = other if room[other] > 0 and rng.random() < 0.7 else calendar
+        room[calendar] -= 1
         planned.append((calendar, title))
     rng.shuffle(planned)
     taken: set[tuple[str, str, datetime]] = set()

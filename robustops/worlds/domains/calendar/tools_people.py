@@ -59,8 +59,8 @@ class PeopleTools(CalendarTools):
         self._user(email)
         if self.database.find("attendees", event_id=event_id, email=email):
             raise ToolError("ALREADY_EXISTS", f"'{email}' is invited to '{event_id}' already", "email")
-        row = {"event_id": event_id, "email": email}
-        row |= {"response_status": "needsAction", "optional": int(optional)}
+        answer: Row = {"response_status": "needsAction", "optional": int(optional)}
+        row = {"event_id": event_id, "email": email, **answer}
         self.database.insert("attendees", row)
         return self.show("attendees", row)
 

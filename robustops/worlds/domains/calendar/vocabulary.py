@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TOPICS = (
-    *("Budget", "Sprint", "Roadmap", "Vendor", "Contract", "Launch", "Pricing", "Brand", "Audit", "Hiring"),
+    *("Budget", "Sprint", "Roadmap", "Vendor", "Contract", "Launch", "Pricing", "Brand", "Policy", "Hiring"),
     *("Safety", "Data", "Client", "Partner", "Website", "Payroll", "Quality", "Risk", "Travel", "Survey"),
     *("Design", "Market", "Supply", "Metrics"),
 )

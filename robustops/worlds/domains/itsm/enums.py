@@ -24,9 +24,7 @@ ResolutionCode = Literal[
 ]
 ProblemStatus = Literal["new", "assess", "root_cause", "fix_in_progress", "resolved", "closed"]
 ProblemCategory = Literal["network", "software", "hardware", "database"]
-ChangeStatus = Literal[
-    "new", "assess", "authorize", "scheduled", "implement", "review", "closed", "canceled"
-]
+ChangeStatus = Literal["new", "assess", "authorize", "scheduled", "implement", "review", "closed", "canceled"]
 ChangeCategory = Literal[
     "network",
     "software",

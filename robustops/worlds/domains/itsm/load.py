@@ -79,9 +79,7 @@ def _checked(path: str, table: Table, row: Any) -> Row:
         raise ConfigError(f"{where}: a row must be an object, not {type(row).__name__}")
     unknown = sorted(set(row) - set(table.columns))
     if unknown:
-        raise ConfigError(
-            f"{where}: unknown column '{unknown[0]}'; it has: {', '.join(table.columns)}"
-        )
+        raise ConfigError(f"{where}: unknown column '{unknown[0]}'; it has: {', '.join(table.columns)}")
     for name, kind in table.columns.items():
         value = row.get(name)
         if value is None:

@@ -72,23 +72,21 @@ _TABLES = (
     _table("role", "ROLE", "role_id name", ""),
     _table("permission", "PERM", "perm_id resource action", ""),
     _table("role_permission", "", "role_id perm_id", "", key=2),
-    _table(
-        "location", "LOC", "location_id name org_id plot_no? street? city state? country active:bool"
-    ),
+    _table("location", "LOC", "location_id name org_id plot_no? street? city state? country active:bool"),
     _table(
         "users",
         "USER",
-        "user_id user_name first_name last_name email phone role active:bool static_token? org_id location_id?",
+        "user_id user_name first_name last_name email phone role active:bool static_token? org_id "
+        "location_id?",
     ),
     _table("user_role", "", "user_id role_id org_id", "", key=3),
-    _table(
-        "user_group", "GROUP", "group_id name type active:bool email? description? manager_id org_id"
-    ),
+    _table("user_group", "GROUP", "group_id name type active:bool email? description? manager_id org_id"),
     _table("user_group_member", "MEM", "member_id group_id user_id org_id"),
     _table(
         "service",
         "SVC",
-        "service_id name owned_by org_id used_for status service_classification business_criticality description?",
+        "service_id name owned_by org_id used_for status service_classification business_criticality "
+        "description?",
     ),
     _table(
         "service_offering",
@@ -104,8 +102,8 @@ _TABLES = (
     _table(
         "incident_template",
         "TMPL",
-        "incident_template_id name active:bool? caller_id channel? short_description category? impact urgency "
-        "priority configuration_item? service? service_offering? org_id",
+        "incident_template_id name active:bool? caller_id channel? short_description category? impact "
+        "urgency priority configuration_item? service? service_offering? org_id",
         "at",
     ),
     _table(
@@ -145,7 +143,9 @@ _TABLES = (
         "knowledge_id kb_number title short_description? body? state visibility owner_id? org_id",
     ),
     _table("incident_knowledge", "IKB", "incident_kb_id incident_id knowledge_id org_id used_as"),
-    _table("incident_affected_cis", "TASKCI", "incident_affected_cis_id configuration_item incident_id org_id"),
+    _table(
+        "incident_affected_cis", "TASKCI", "incident_affected_cis_id configuration_item incident_id org_id"
+    ),
     _table(
         "sla_definition",
         "SLA",
@@ -158,7 +158,9 @@ _TABLES = (
         "incident_sla_id incident_id sla_def_id org_id stage has_breached:bool start_time breach_time? "
         "completed_time?",
     ),
-    _table("notification", "NOTIF", "notification_id incident_id org_id email subject? message? type? status?"),
+    _table(
+        "notification", "NOTIF", "notification_id incident_id org_id email subject? message? type? status?"
+    ),
 )
 
 #: Tables by name, each after those that it refers to.

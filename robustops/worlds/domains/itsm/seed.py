@@ -22,7 +22,7 @@ from robustops.worlds.domains.itsm.schema import TABLES, encode
 
 #: Incidents by name of a size; everything else follows from that number.
 SIZES = {"tiny": 16, "small": 40, "medium": 160, "large": 640}
-MAX_INCIDENTS = 5000
+MAX_INCIDENTS = 3000
 _STATUSES = ("new",) * 6 + ("in_progress",) * 7 + ("on_hold",) * 2 + ("resolved",) * 3 + ("closed",) * 2
 _PRIORITIES = ("low", "low", "moderate", "moderate", "moderate", "high", "planning")
 _LEVELS = ("low", "medium", "high")
@@ -145,7 +145,12 @@ class _Builder:
 
     def _groups(self) -> None:
         for name, kind in self.rng.sample(words.GROUPS, min(len(words.GROUPS), self.share(0.2, 4))):
-            values = {"name": name, "type": kind, "active": True, "manager_id": self.rng.choice(self.managers)}
+            values = {
+                "name": name,
+                "type": kind,
+                "active": True,
+                "manager_id": self.rng.choice(self.managers),
+            }
             group = self.add("user_group", {**values, "description": f"{name} of the IT department"})
             for user in self.rng.sample(self.agents, min(len(self.agents), self.rng.randint(2, 4))):
                 self.add("user_group_member", {"group_id": group["group_id"], "user_id": user})
@@ -161,7 +166,10 @@ class _Builder:
                 "business_criticality": self.rng.choice(("critical", "less-critical")),
             }
             service = self.add("service", {**values, "description": f"{name} for all staff"})
-            more = {"short_description": f"Standard {name.lower()}", "business_service": service["service_id"]}
+            more = {
+                "short_description": f"Standard {name.lower()}",
+                "business_service": service["service_id"],
+            }
             self.add("service_offering", {**values, **more, "name": f"{name} Standard"})
         serials = self.rng.sample(range(1000, 10_000), self.share(0.3, 6))
         for serial in serials:
@@ -209,7 +217,7 @@ class _Builder:
 
     def _work(self) -> None:
         texts = [f"{s} {e}|{category}" for (s, category), e in product(words.SUBJECTS, words.SYMPTOMS)]
-        while len(texts) < self.incidents + 8:
+        while len(texts) < 2 * self.incidents + 8:
             texts += [t.replace("|", f" at desk {len(texts) + i}|") for i, t in enumerate(texts[:160])]
         self.rng.shuffle(texts)
         for number in sorted(self.rng.sample(range(10_000, 100_000), self.incidents)):
@@ -277,7 +285,9 @@ class _Builder:
 
     def _links(self) -> None:
         incidents = [row["incident_id"] for row in self.rows["incident"]]
-        for parent, child in zip(*[iter(self.rng.sample(incidents, 2 * (len(incidents) // 10)))] * 2, strict=True):
+        for parent, child in zip(
+            *[iter(self.rng.sample(incidents, 2 * (len(incidents) // 10)))] * 2, strict=True
+        ):
             self.add("child_incident", {"parent_incident": parent, "child_incident": child}, day=2)
         for incident in self.rng.sample(incidents, len(incidents) // 6):
             values = {"incident_id": incident, "knowledge_id": self.pick("knowledge"), "used_as": "suggested"}

@@ -11,21 +11,26 @@ from robustops.worlds.domains.calendar.templates.attendance import (
     RecordAnswer,
     ReplaceAttendee,
 )
-from robustops.worlds.domains.calendar.templates.calendars import ColourCalendar, NewCalendar, RetireCalendar
-from robustops.worlds.domains.calendar.templates.events import BookRoom, CancelAndTell, SetReminder
+from robustops.worlds.domains.calendar.templates.calendars import ColorCalendar, NewCalendar, RetireCalendar
+from robustops.worlds.domains.calendar.templates.events import BookRoom, CancelAndTell, SameRoom, SetReminder
 from robustops.worlds.domains.calendar.templates.scheduling import (
     FollowOn,
     RenameSeries,
     Reschedule,
     ScheduleMeeting,
 )
-from robustops.worlds.domains.calendar.templates.sharing import ChangeRole, HandOver, ShareCalendar
+from robustops.worlds.domains.calendar.templates.sharing import (
+    ChangeRole,
+    HandOver,
+    ManagerAccess,
+    ShareCalendar,
+)
 
 _ALL: tuple[type[TaskTemplate], ...] = (
     *(ScheduleMeeting, Reschedule, FollowOn, RenameSeries),
-    *(CancelAndTell, BookRoom, SetReminder),
+    *(CancelAndTell, BookRoom, SameRoom, SetReminder),
     *(InvitePeople, InviteManager, ReplaceAttendee, RecordAnswer),
-    *(ShareCalendar, ChangeRole, HandOver),
-    *(NewCalendar, RetireCalendar, ColourCalendar),
+    *(ShareCalendar, ChangeRole, HandOver, ManagerAccess),
+    *(NewCalendar, RetireCalendar, ColorCalendar),
 )
 TEMPLATES: Mapping[str, TaskTemplate] = {template.name: template() for template in _ALL}

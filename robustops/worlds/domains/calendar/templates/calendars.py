@@ -141,10 +141,10 @@ class RetireCalendar(CalendarTemplate):
         return row_counts(database, **less)
 
 
-class ColourCalendar(CalendarTemplate):
+class ColorCalendar(CalendarTemplate):
     """Give a calendar another colour in the acting user's list."""
 
-    name = "colour_calendar"
+    name = "color_calendar"
     tools = ("list_calendars", "get_colors", "update_calendar_in_list", "get_calendar_list")
     wordings = (
         "Give the {calendar} calendar the colour {color_name} in my list.",
@@ -160,7 +160,8 @@ class ColourCalendar(CalendarTemplate):
         entries = [e for e in database.find("calendar_list", email=me) if e["calendar_id"] in known]
         entry = pick(rng, entries)
         colors = database.query(
-            "SELECT * FROM colors c WHERE (SELECT COUNT(*) FROM colors d WHERE d.color_name = c.color_name) = 1"
+            "SELECT * FROM colors c WHERE (SELECT COUNT(*) FROM colors d "
+            "WHERE d.color_name = c.color_name) = 1 ORDER BY color_id"
         )
         color = pick(rng, [row for row in colors if entry and row["color_id"] != entry["color_id"]])
         if entry is None or color is None:
@@ -171,12 +172,12 @@ class ColourCalendar(CalendarTemplate):
         total = int(database.scalar(f"SELECT COUNT(*) FROM calendar_list WHERE {colored}"))
         same = f"hidden = {entry['hidden']}"
         checks = (
-            counted("coloured", "calendar_list", f"{mine} AND {colored}"),
+            counted("color_set", "calendar_list", f"{mine} AND {colored}"),
             counted("still_as_visible", "calendar_list", f"{mine} AND {colored} AND {same}"),
             counted("only_that_one", "calendar_list", colored, total + 1),
             row_counts(database),
         )
-        edges = [("coloured", "still_as_visible"), ("coloured", "only_that_one")]
+        edges = [("color_set", "still_as_visible"), ("color_set", "only_that_one")]
         plan = {"calendar": calendar["name"], "color_name": color["color_name"]}
         return self.draft(database, rng, plan, checks, edges)
 

@@ -27,7 +27,7 @@ from robustops.worlds.domains.calendar.templates.common import (
     update_event,
 )
 from robustops.worlds.domains.calendar.vocabulary import MESSAGES, MINUTES
-from robustops.worlds.expert import ExpertError, read_rows, seen_values, write
+from robustops.worlds.expert import ExpertError, read_row, read_rows, seen_values, write
 
 
 class CancelAndTell(CalendarTemplate):
@@ -151,12 +151,12 @@ class SetReminder(CalendarTemplate):
     name = "set_reminder"
     tools = ("list_calendars", "list_events", "add_reminder", "list_reminders")
     wordings = (
-        "Add a {method} reminder {minutes_before} minutes before {title} on the {calendar} calendar.",
+        "Add a reminder by {method} {minutes_before} minutes before {title} on the {calendar} calendar.",
         "Please set a reminder for {title} in {calendar}: {method}, {minutes_before} minutes ahead.",
-        "I want a {method} reminder for the {title} ({calendar} calendar), {minutes_before} minutes before.",
+        "I want a reminder by {method} for {title} ({calendar} calendar), {minutes_before} minutes before.",
         "Remind people by {method} {minutes_before} minutes before the {title} on {calendar} starts.",
-        "The {title} in the {calendar} calendar should have a {method} reminder at {minutes_before} minutes.",
-        "Could you give {title} on {calendar} one more reminder? Use {method}, {minutes_before} minutes before.",
+        "The {title} in the {calendar} calendar needs a reminder: {method}, {minutes_before} minutes.",
+        "Could you give {title} on {calendar} a reminder? By {method}, {minutes_before} minutes before.",
     )
 
     def draw(self, database: WorldDatabase, rng: Random) -> Draft | None:
@@ -185,4 +185,58 @@ class SetReminder(CalendarTemplate):
         values = {"method": plan["method"], "minutes_before": plan["minutes_before"]}
         landed = seen_in("list_reminders", key, rows="reminders", match=values)
         yield from write("add_reminder", {**key, **values}, landed=landed)
+        return DONE
+
+
+class SameRoom(CalendarTemplate):
+    """Book for one event the room that another one has."""
+
+    name = "same_room"
+    tools = ("list_events", "get_event", "update_event")
+    wordings = (
+        "Book for {title} the room that {other} is in.",
+        "{title} should take place in the same room as {other}. Please book it.",
+        "Please look up where {other} is held and reserve that room for {title} as well.",
+        "We want {title} and {other} in one room; {other} has one already, {title} does not.",
+        "The {title} has no room yet. Give it the one of {other}.",
+        "Use {other}'s room for the {title}, too.",
+    )
+
+    def draw(self, database: WorldDatabase, rng: Random) -> Draft | None:
+        known = events(database, alone=True)
+        pairs = [
+            (event, other)
+            for event in known
+            for other in known
+            if event["room_id"] is None and other["room_id"] is not None
+            if not room_bookings(database, other["room_id"], event["start_time"], event["end_time"])
+        ]
+        if not pairs:
+            return None
+        event, other = rng.choice(pairs)
+        target = of_event(event["title"])
+        alike = f"room_id = (SELECT room_id FROM events WHERE title = {quote(other['title'])})"
+        room = quote(database.find("rooms", room_id=other["room_id"])[0]["room_name"])
+        kept = (
+            f"{of_event(other['title'])} AND room_id IN (SELECT room_id FROM rooms WHERE room_name = {room})"
+        )
+        times = f"start_time = {quote(event['start_time'])} AND end_time = {quote(event['end_time'])}"
+        checks = (
+            counted("same_room", "events", f"{target} AND {alike}"),
+            counted("other_keeps_its_room", "events", kept),
+            counted("time_kept", "events", f"{target} AND {times}"),
+            others_untouched(database, target),
+            row_counts(database),
+        )
+        edges = [("other_keeps_its_room", "same_room"), ("same_room", "other_events_untouched")]
+        plan = {"title": event["title"], "other": other["title"]}
+        return self.draft(database, rng, plan, checks, edges)
+
+    def expert(self, plan: Mapping[str, Any]) -> ExpertScript:
+        other = yield from find_event(plan["other"])
+        key = {"event_id": other["event_id"]}
+        details = yield from read_row("get_event", key, match=key)
+        assert details is not None, "not optional, so read_row returns a row"
+        event = yield from find_event(plan["title"])
+        yield from update_event(event["event_id"], room_id=details["room_id"])
         return DONE

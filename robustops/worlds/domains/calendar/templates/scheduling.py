@@ -53,7 +53,7 @@ class ScheduleMeeting(CalendarTemplate):
         "{guests} should get an invitation to a new {title} on the {calendar} calendar, starting "
         "{start_time}, ending {end_time}.",
         "Add the meeting {title} to {calendar}: start {start_time}, end {end_time}, attendees {guests}.",
-        "Book a {title} into the {calendar} calendar ({start_time} till {end_time}) and ask {guests} to join.",
+        "Book a {title} into the {calendar} calendar ({start_time} till {end_time}) and invite {guests}.",
     )
 
     def draw(self, database: WorldDatabase, rng: Random) -> Draft | None:
@@ -70,10 +70,12 @@ class ScheduleMeeting(CalendarTemplate):
             counted("right_time", "events", f"{made} AND {slot}"),
         ]
         edges = [("event_created", "right_time"), ("event_created", "no_extra_rows")]
+        edges.append(("event_created", "other_events_untouched"))
         for number, guest in enumerate(guests, start=1):
             invited = f"email = {quote(guest['email'])} AND {of_event(title, calendar['name'])}"
             checks.append(counted(f"guest_{number}_invited", "attendees", invited))
             edges.append(("event_created", f"guest_{number}_invited"))
+        checks.append(others_untouched(database, made))
         checks.append(row_counts(database, events=1, attendees=len(guests)))
         names = [guest["full_name"] for guest in guests]
         return self.draft(database, rng, {**plan, "guest_names": names}, checks, edges, guests=listed(names))

@@ -26,7 +26,7 @@ from robustops.worlds.domains.calendar.templates.common import (
     row_counts,
     seen_in,
 )
-from robustops.worlds.expert import seen_values, write
+from robustops.worlds.expert import read_row, seen_values, write
 
 ROLES: tuple[str, ...] = get_args(Role)
 
@@ -99,7 +99,7 @@ class ChangeRole(CalendarTemplate):
     wordings = (
         "Change the role of {email} on the {calendar} calendar to {role}.",
         "{email} should be {role} on {calendar} from now on. Please update the access.",
-        "Please make {email} a {role} of the {calendar} calendar; they have another role today.",
+        "Please give {email} the role {role} on the {calendar} calendar; they have another one today.",
         "On the {calendar} calendar, {email} needs the role {role} instead of the present one.",
         "Set {email}'s access to {calendar} to {role}.",
         "The rights of {email} in the {calendar} calendar are wrong: {role} is right. Correct them.",
@@ -146,7 +146,7 @@ class HandOver(CalendarTemplate):
         "{person} takes over the {calendar} calendar: make them owner, then remove {email}.",
         "Hand the {calendar} calendar over to {person} as owner. After that {email} loses access.",
         "Please make {person} an owner of {calendar} and delete the access of {email} afterwards.",
-        "{email} is leaving. {person} becomes owner of the {calendar} calendar, then {email} goes off the list.",
+        "{email} is leaving. {person} becomes owner of the {calendar} calendar, then {email} goes.",
         "New owner for {calendar}: {person}. Once that is done, take {email} off its access list.",
         "Could you give {person} owner rights on the {calendar} calendar and then revoke those of {email}?",
     )
@@ -182,4 +182,50 @@ class HandOver(CalendarTemplate):
         match = {"email": plan["email"]}
         landed = seen_in("list_acl", scope, rows="rules", match=match, gone=True)
         yield from write("delete_acl_rule", {"rule_id": rule["rule_id"]}, landed=landed)
+        return DONE
+
+
+class ManagerAccess(CalendarTemplate):
+    """Give the manager of a person who is known by e-mail access to a calendar."""
+
+    name = "manager_access"
+    tools = ("get_user_by_email", "list_calendars", "create_acl_rule", "list_acl")
+    wordings = (
+        "Let the manager of {email} into the {calendar} calendar as {role}.",
+        "The person {email} reports to needs {role} access to {calendar}.",
+        "Please find the manager of {email} and share the {calendar} calendar with them, role {role}.",
+        "Whoever manages {email} should have the role {role} on the {calendar} calendar. Please add that.",
+        "Give the boss of {email} the role {role} on {calendar}.",
+        "Share {calendar} with the line manager of {email}; {role} is enough.",
+    )
+
+    def draw(self, database: WorldDatabase, rng: Random) -> Draft | None:
+        calendar = pick(rng, calendars(database))
+        if calendar is None:
+            return None
+        rules, known = _rules(database, calendar), {row["email"] for row in people(database)}
+        free = [p for p in people(database) if p["manager_email"] in known - set(rules)]
+        person = pick(rng, free)
+        if person is None:
+            return None
+        role = rng.choice(ROLES)
+        manager = person["manager_email"]
+        where = f"{on_calendar(calendar['name'])} AND email = {quote(manager)}"
+        checks = (
+            counted("manager_has_access", "acl_rules", where),
+            counted("right_role", "acl_rules", f"{where} AND role = '{role}'"),
+            access_list(database, calendar["name"], {manager: role}),
+            row_counts(database, acl_rules=1),
+        )
+        edges = [("manager_has_access", "right_role"), ("right_role", "access_list")]
+        edges.append(("manager_has_access", "no_extra_rows"))
+        plan = {"calendar": calendar["name"], "email": person["email"], "role": role}
+        return self.draft(database, rng, plan, checks, edges)
+
+    def expert(self, plan: Mapping[str, Any]) -> ExpertScript:
+        key = {"email": plan["email"]}
+        person = yield from read_row("get_user_by_email", key, match=key)
+        assert person is not None, "not optional, so read_row returns a row"
+        calendar = yield from find_calendar(plan["calendar"])
+        yield from _grant(calendar["calendar_id"], person["manager_email"], plan["role"])
         return DONE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from robustops.worlds.domains.itsm.tools.changes import ChangeTools
-from robustops.worlds.domains.itsm.tools.incidents import ChildIncidentTools, IncidentTools
+from robustops.worlds.domains.itsm.tools.children import ChildIncidentTools
+from robustops.worlds.domains.itsm.tools.incidents import IncidentTools
 from robustops.worlds.domains.itsm.tools.items import ItemTools
 from robustops.worlds.domains.itsm.tools.knowledge import KnowledgeTools
 from robustops.worlds.domains.itsm.tools.people import PeopleTools
@@ -58,4 +59,7 @@ class ItsmTools(
         "sla_definition": ("sla_def_id", "name", "target_mins"),
         "incident_sla": ("incident_sla_id", "incident_id", "sla_def_id", "stage"),
         "notification": ("notification_id", "incident_id", "email", "type"),
+    }
+    brief_list_columns = {
+        "incident": ("incident_id", "status", "priority", "configuration_item", "assigned_to")
     }

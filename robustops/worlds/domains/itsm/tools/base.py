@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from robustops.errors import ToolError
 from robustops.records import ToolCall, ToolResult
@@ -54,6 +54,8 @@ REFERENCES = {
 class ItsmBase(Toolset):
     """Row handling for the tool mixins. Rows leave it with booleans as booleans."""
 
+    #: Columns of a brief row inside a list, for tables where that differs from `brief_columns`.
+    brief_list_columns: ClassVar[dict[str, tuple[str, ...]]] = {}
     _given: frozenset[str] = frozenset()
 
     def call(self, call: ToolCall) -> ToolResult:
@@ -182,7 +184,7 @@ class ItsmBase(Toolset):
 
     # replies ------------------------------------------------------------------------------------
     def _reply(self, table: str, row: Row, written: Iterable[str] = ()) -> Row:
-        """One row. Brief replies add the columns that the call wrote or filtered on."""
+        """One row. Brief replies add the columns that the call wrote."""
         if self.detail == "full":
             return self.show(table, row)
         also = [n for n in written if n in row and row[n] is not None]
@@ -193,14 +195,19 @@ class ItsmBase(Toolset):
         table: str,
         rows: list[Row],
         plural: str,
-        filters: Mapping[str, Any],
         *,
         bare: bool = False,
         count: str = "total_count",
     ) -> Any:
-        """A list reply; `bare` tools reply with a plain list in full detail."""
-        named = [name for name, value in filters.items() if value is not None]
-        shown = [self._reply(table, row, named) for row in rows]
+        """A list reply; `bare` tools reply with a plain list in full detail.
+
+        A row looks the same under every filter, so that a reply whose filter was ignored can be told.
+        """
+        keep = self.brief_list_columns.get(table) if self.detail != "full" else None
+        if keep is None:
+            shown = [self.show(table, row) for row in rows]
+        else:
+            shown = [{name: row[name] for name in keep if row[name] is not None} for row in rows]
         if bare and self.detail == "full":
             return shown
         return {plural: shown, count if self.detail == "full" else "total_count": len(shown)}

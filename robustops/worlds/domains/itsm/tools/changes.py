@@ -50,7 +50,9 @@ class ChangeTools(ItsmBase):
         """Open a change."""
         given = self._given_values(locals(), null_clears=False)
         given = {name: value for name, value in given.items() if value != ""}
-        user = self._get("users", self.acting_user) if self.acting_user else self._first("users", role="admin")
+        user = (
+            self._get("users", self.acting_user) if self.acting_user else self._first("users", role="admin")
+        )
         if user is None:
             who = self.acting_user or "admin"
             raise ToolError("VALIDATION_ERROR", f"User with ID '{who}' not found", "user_id")
@@ -143,7 +145,7 @@ class ChangeTools(ItsmBase):
         filters = self._given_values(locals(), null_clears=False)
         after, before = filters.pop("created_after", None), filters.pop("created_before", None)
         rows = self._select("change", filters, contains=_TEXT_FILTERS, after=after, before=before)
-        reply: Row = self._list("change", rows, "changes", filters)
+        reply: Row = self._list("change", rows, "changes")
         return reply
 
     @tool("read")
@@ -155,7 +157,7 @@ class ChangeTools(ItsmBase):
         if assignment_group is None and assigned_to is None:
             message = "At least one of assignment_group or assigned_to must be provided"
             raise ToolError("VALIDATION_ERROR", message)
-        reply: Row = self._list("change", self._select("change", filters), "changes", filters)
+        reply: Row = self._list("change", self._select("change", filters), "changes")
         return reply
 
     # links --------------------------------------------------------------------------------------
@@ -216,9 +218,7 @@ class ChangeTools(ItsmBase):
         self._need("problem", problem_id, "problem_id")
         return self._mappings({"problem_id": problem_id})
 
-    def _mappings(
-        self, filters: Row, after: str | None = None, before: str | None = None
-    ) -> Row:
+    def _mappings(self, filters: Row, after: str | None = None, before: str | None = None) -> Row:
         rows = self._select(
             "change_request_mapping",
             filters,
@@ -227,5 +227,5 @@ class ChangeTools(ItsmBase):
             before=before,
             bounds=">=,<=",
         )
-        reply: Row = self._list("change_request_mapping", rows, "change_request_mappings", filters)
+        reply: Row = self._list("change_request_mapping", rows, "change_request_mappings")
         return reply

@@ -121,9 +121,7 @@ class IncidentTools(ItsmBase):
         del given["incident_id"]
         row = self._get("incident", incident_id)
         if row is None:
-            raise ToolError(
-                "VALIDATION_ERROR", f"Incident with ID '{incident_id}' not found", "incident_id"
-            )
+            raise ToolError("VALIDATION_ERROR", f"Incident with ID '{incident_id}' not found", "incident_id")
         for name, value in given.items():
             if value == "" and name not in TABLES["incident"].nullable:
                 raise ToolError("MISSING_FIELD", f"{name} is required", name)
@@ -131,9 +129,7 @@ class IncidentTools(ItsmBase):
         wanted = {name: None if value == "" else value for name, value in given.items()}
         changes = {name: value for name, value in wanted.items() if row[name] != value}
         if not changes:
-            raise ToolError(
-                "NO_CHANGES_DETECTED", f"No changes detected for fields: {', '.join(given)}"
-            )
+            raise ToolError("NO_CHANGES_DETECTED", f"No changes detected for fields: {', '.join(given)}")
         return self._reply("incident", self._patch("incident", row, changes), given)
 
     @tool("read", identity={"incident_id": "incident.incident_id"})
@@ -141,9 +137,7 @@ class IncidentTools(ItsmBase):
         """Get one incident by id."""
         row = self._get("incident", incident_id)
         if row is None:
-            raise ToolError(
-                "VALIDATION_ERROR", f"Incident with ID '{incident_id}' not found", "incident_id"
-            )
+            raise ToolError("VALIDATION_ERROR", f"Incident with ID '{incident_id}' not found", "incident_id")
         return self._reply("incident", row)
 
     @tool("read", identity={"number": "incident.number"})
@@ -188,19 +182,13 @@ class IncidentTools(ItsmBase):
         created_after: str | None = None,
         created_before: str | None = None,
     ) -> Any:
-        """List incidents that match all filters.
-
-        Args:
-            called_id: id of the caller
-        """
+        """List incidents that match all filters; `called_id` is the caller."""
         filters = self._given_values(locals(), null_clears=False)
         after, before = filters.pop("created_after", None), filters.pop("created_before", None)
         if "called_id" in filters:
             filters["caller_id"] = filters.pop("called_id")
-        rows = self._select(
-            "incident", filters, contains=_TEXT_FILTERS, after=after, before=before
-        )
-        return self._list("incident", rows, "incidents", filters, bare=True)
+        rows = self._select("incident", filters, contains=_TEXT_FILTERS, after=after, before=before)
+        return self._list("incident", rows, "incidents", bare=True)
 
     @tool("read")
     def get_incidents_assigned_to(
@@ -212,7 +200,7 @@ class IncidentTools(ItsmBase):
             message = "At least one of assignment_group or assigned_to must be provided"
             raise ToolError("VALIDATION_ERROR", message)
         rows = self._select("incident", filters)
-        return self._list("incident", rows, "incidents", filters, bare=True)
+        return self._list("incident", rows, "incidents", bare=True)
 
     @tool("read")
     def count_incident_for_assignment_group(
@@ -248,73 +236,3 @@ class IncidentTools(ItsmBase):
             if not priority_list or row["priority"] in priority_list:
                 counts[row["priority"]] = counts.get(row["priority"], 0) + 1
         return counts
-
-
-class ChildIncidentTools(ItsmBase):
-    """Links between a parent incident and its children."""
-
-    @tool("write")
-    def add_child_incident(self, parent_incident: str, child_incident: str) -> Row:
-        """Make one incident the child of another."""
-        self._check_family(parent_incident, child_incident)
-        values = {"parent_incident": parent_incident, "child_incident": child_incident}
-        return self._reply("child_incident", self._insert("child_incident", values))
-
-    def _check_family(self, parent: str, child: str) -> None:
-        for name, key in (("parent_incident", parent), ("child_incident", child)):
-            if self._get("incident", key) is None:
-                raise ToolError("VALIDATION_ERROR", f"Incident with ID '{key}' not found", name)
-        problem = None
-        if parent == child:
-            problem = "An incident cannot be its own child"
-        elif self._first("child_incident", parent_incident=parent, child_incident=child):
-            problem = f"Child incident relationship already exists: '{parent}' -> '{child}'"
-        elif self._first("child_incident", parent_incident=child, child_incident=parent):
-            problem = (
-                f"Cannot create relationship '{parent}' -> '{child}': "
-                f"reverse relationship already exists ('{child}' -> '{parent}')"
-            )
-        if problem:
-            raise ToolError("INVALID_RELATIONSHIP", problem, "child_incident")
-
-    @tool("read")
-    def list_child_incidents(self, parent_incident: str) -> Any:
-        """List the child links of an incident."""
-        filters = {"parent_incident": parent_incident}
-        rows = self._select("child_incident", filters)
-        return self._list("child_incident", rows, "child_incidents", filters, bare=True)
-
-    @tool("read", identity={"child_incident": "child_incident.child_incident"})
-    def find_parent_incident(self, child_incident: str) -> Row:
-        """Get the parent link of an incident."""
-        row = self._first("child_incident", child_incident=child_incident)
-        if row is None:
-            message = f"No parent found for child incident '{child_incident}'"
-            raise ToolError("VALIDATION_ERROR", message, "child_incident")
-        return self._reply("child_incident", row)
-
-    @tool("write")
-    def remove_child_incident(
-        self,
-        child_incident_mapping_id: str | None = None,
-        parent_incident: str | None = None,
-        child_incident: str | None = None,
-    ) -> Row:
-        """Remove a child link, by its id or by both incidents."""
-        if child_incident_mapping_id is None and (parent_incident is None or child_incident is None):
-            raise ToolError(
-                "MISSING_IDENTIFIERS",
-                "Either child_incident_mapping_id or both parent_incident and child_incident must be "
-                "provided",
-            )
-        filters = {
-            "child_incident_mapping_id": child_incident_mapping_id,
-            "parent_incident": parent_incident,
-            "child_incident": child_incident,
-        }
-        rows = self._select("child_incident", filters)
-        if not rows:
-            raise ToolError("NOT_FOUND", "Child incident mapping not found")
-        key = rows[0]["child_incident_mapping_id"]
-        self.database.delete("child_incident", {"child_incident_mapping_id": key})
-        return {"message": "Child incident mapping removed successfully"}

@@ -37,7 +37,7 @@ class ItemTools(ItsmBase):
         filters = self._given_values(locals(), null_clears=False)
         after, before = filters.pop("created_after", None), filters.pop("created_before", None)
         rows = self._select("configuration_item", filters, order="newest", after=after, before=before)
-        reply: Row = self._list("configuration_item", rows, "configuration_items", filters)
+        reply: Row = self._list("configuration_item", rows, "configuration_items")
         return reply
 
     @tool("write")
@@ -112,7 +112,7 @@ class ItemTools(ItsmBase):
             after=created_after,
             before=created_before,
         )
-        reply: Row = self._list("incident_affected_cis", rows, "incident_affected_cis", filters)
+        reply: Row = self._list("incident_affected_cis", rows, "incident_affected_cis")
         return reply
 
     @tool("write")

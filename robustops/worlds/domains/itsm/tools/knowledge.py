@@ -48,11 +48,7 @@ class KnowledgeTools(ItsmBase):
         visibility: Visibility | None = None,
         owner_id: str | None = None,
     ) -> Row:
-        """Change fields of a knowledge article.
-
-        Args:
-            knowledge_id: needed
-        """
+        """Change fields of a knowledge article, named by its knowledge_id."""
         given = self._given_values(locals(), null_clears=False)
         if knowledge_id is None:
             raise ToolError("VALIDATION_ERROR", "Field required", "knowledge_id")
@@ -97,11 +93,7 @@ class KnowledgeTools(ItsmBase):
         created_after: str | None = None,
         created_before: str | None = None,
     ) -> Row:
-        """List knowledge articles that match all filters.
-
-        Args:
-            title: words of the title
-        """
+        """List knowledge articles that match all filters; `title` may be a part of the title."""
         filters = self._given_values(locals(), null_clears=False)
         after, before = filters.pop("created_after", None), filters.pop("created_before", None)
         rows = self._select(
@@ -112,8 +104,7 @@ class KnowledgeTools(ItsmBase):
             after=after,
             before=before,
         )
-        shown = {name: value for name, value in filters.items() if name != "body"}
-        reply: Row = self._list("knowledge", rows, "knowledges", shown)
+        reply: Row = self._list("knowledge", rows, "knowledges")
         return reply
 
     @tool("write")
@@ -149,11 +140,7 @@ class KnowledgeTools(ItsmBase):
         knowledge_id: str | None = None,
         used_as: str | None = None,
     ) -> Any:
-        """List links between incidents and knowledge articles.
-
-        Args:
-            used_as: suggested, applied, resolution, or several with commas
-        """
+        """List links between incidents and articles; `used_as` may name several, with commas."""
         kinds = [kind.strip() for kind in used_as.split(",")] if used_as is not None else []
         for kind in kinds:
             if kind not in members(UsedAs):
@@ -170,7 +157,7 @@ class KnowledgeTools(ItsmBase):
         }
         rows = self._select("incident_knowledge", filters)
         rows = [row for row in rows if not kinds or row["used_as"] in kinds]
-        return self._list("incident_knowledge", rows, "incident_knowledges", filters, bare=True)
+        return self._list("incident_knowledge", rows, "incident_knowledges", bare=True)
 
     @tool("write")
     def remove_knowledge_link_to_incident(

@@ -59,11 +59,7 @@ class PeopleTools(ItsmBase):
         created_after: str | None = None,
         created_before: str | None = None,
     ) -> Row:
-        """List users that match all filters.
-
-        Args:
-            active: true or false
-        """
+        """List users that match all filters; `active` is true or false."""
         filters = {
             "email": email,
             "user_id": user_id,
@@ -83,7 +79,8 @@ class PeopleTools(ItsmBase):
         )
         for row in rows:
             del row["static_token"]
-        return self._list("users", rows, "users", filters)
+        reply: Row = self._list("users", rows, "users")
+        return reply
 
     @tool("write")
     def update_user_details(
@@ -99,19 +96,13 @@ class PeopleTools(ItsmBase):
         company_id: str | None = None,
         location_id: str | None = None,
     ) -> Row:
-        """Change a user's details.
-
-        Args:
-            company_id: id of the organization
-        """
+        """Change a user's details; `company_id` is the organization."""
         given = self._given_values(locals(), null_clears=False)
         del given["user_id"]
         if "email" in given:
             self._check_email(given["email"])
         if "phone" in given and not _PHONE.match(given["phone"]):
-            raise ToolError(
-                "INVALID_PHONE_FORMAT", f"Invalid phone format provided: '{phone}'", "phone"
-            )
+            raise ToolError("INVALID_PHONE_FORMAT", f"Invalid phone format provided: '{phone}'", "phone")
         row = self._get("users", user_id)
         if row is None:
             raise ToolError("NOT_FOUND", f"User not found with identifier '{user_id}'", "user_id")
@@ -169,7 +160,8 @@ class PeopleTools(ItsmBase):
             before=created_before,
             bounds=">,<",
         )
-        return self._list("user_group", rows, "user_groups", filters)
+        reply: Row = self._list("user_group", rows, "user_groups")
+        return reply
 
     @tool("read")
     def list_group_members(
@@ -190,7 +182,8 @@ class PeopleTools(ItsmBase):
             before=created_before,
             bounds=">,<",
         )
-        return self._list("user_group_member", rows, "group_members", filters)
+        reply: Row = self._list("user_group_member", rows, "group_members")
+        return reply
 
     @tool("write")
     def add_new_group_member(self, group_id: str, user_id: str) -> Row:

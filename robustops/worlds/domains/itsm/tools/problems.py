@@ -35,11 +35,7 @@ class ProblemTools(ItsmBase):
         workaround: str | None = None,
         fix_notes: str | None = None,
     ) -> Row:
-        """Open a problem.
-
-        Args:
-            original_task: id of the incident that it came from
-        """
+        """Open a problem; `original_task` is the incident that it came from."""
         given = self._given_values(locals(), null_clears=False)
         given = {name: value for name, value in given.items() if value != ""}
         self._check_references(given)
@@ -131,7 +127,7 @@ class ProblemTools(ItsmBase):
         filters = self._given_values(locals(), null_clears=False)
         after, before = filters.pop("created_after", None), filters.pop("created_before", None)
         rows = self._select("problem", filters, contains=_TEXT_FILTERS, after=after, before=before)
-        reply: Row = self._list("problem", rows, "problems", filters)
+        reply: Row = self._list("problem", rows, "problems")
         return reply
 
     @tool("read")
@@ -143,5 +139,5 @@ class ProblemTools(ItsmBase):
         if assignment_group is None and assigned_to is None:
             message = "At least one of assignment_group or assigned_to must be provided"
             raise ToolError("VALIDATION_ERROR", message)
-        reply: Row = self._list("problem", self._select("problem", filters), "problems", filters)
+        reply: Row = self._list("problem", self._select("problem", filters), "problems")
         return reply

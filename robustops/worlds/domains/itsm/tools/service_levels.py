@@ -42,11 +42,7 @@ class ServiceLevelTools(ItsmBase):
         breach_time: str | None = None,
         completed_time: str | None = None,
     ) -> Row:
-        """Start an SLA clock on an incident.
-
-        Args:
-            stage: in_progress, paused, completed, cancelled or breached
-        """
+        """Start an SLA clock on an incident."""
         stage = _stage(stage)
         self._need("incident", incident_id, "incident_id")
         self._need("sla_definition", sla_def_id, "sla_def_id")
@@ -78,11 +74,7 @@ class ServiceLevelTools(ItsmBase):
         breach_time: str | None = None,
         completed_time: str | None = None,
     ) -> Row:
-        """Change the SLA clock of an incident.
-
-        Args:
-            stage: in_progress, paused, completed, cancelled or breached
-        """
+        """Change an SLA clock; stage: in_progress, paused, completed, cancelled, breached."""
         stage = _stage(stage)
         given = self._given_values(locals(), null_clears=False)
         del given["incident_sla_id"]
@@ -110,11 +102,7 @@ class ServiceLevelTools(ItsmBase):
         created_before: str | None = None,
         created_after: str | None = None,
     ) -> Row:
-        """List the SLA clocks of incidents.
-
-        Args:
-            stage: in_progress, paused, completed, cancelled or breached
-        """
+        """List the SLA clocks of incidents."""
         filters = {
             "incident_sla_id": incident_sla_id,
             "incident_id": incident_id,
@@ -130,7 +118,7 @@ class ServiceLevelTools(ItsmBase):
             before=created_before,
             bounds=">=,<=",
         )
-        reply: Row = self._list("incident_sla", rows, "incident_slas", filters)
+        reply: Row = self._list("incident_sla", rows, "incident_slas")
         return reply
 
 
@@ -195,7 +183,7 @@ class NotificationTools(ItsmBase):
             "status": status,
         }
         rows = self._select("notification", filters, after=created_after, before=created_before)
-        reply: Row = self._list("notification", rows, "notifications", filters, count="count")
+        reply: Row = self._list("notification", rows, "notifications", count="count")
         return reply
 
     @tool("read")
@@ -215,5 +203,5 @@ class NotificationTools(ItsmBase):
             name, value = next(iter(filters.items()))
             message = f"Notifications not found with identifier '{name}={value}'"
             raise ToolError("RESOURCE_NOT_FOUND", message)
-        reply: Row = self._list("notification", rows, "notifications", filters, count="count")
+        reply: Row = self._list("notification", rows, "notifications", count="count")
         return reply

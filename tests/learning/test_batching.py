@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustops.learning.batching import micro_batches, pad, pad_values, padding_share
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 200))
+def test_micro_batches_cut_every_sequence_once_within_the_budget(lengths, budget):
+    batches = micro_batches(lengths, budget)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        longest = max(lengths[i] for i in batch)
+        assert len(batch) == 1 or len(batch) * longest <= budget
+    assert [lengths[i] for batch in batches for i in batch] == sorted(lengths)
+
+
+@given(LENGTHS, st.integers(1, 200))
+def test_a_batch_is_closed_only_when_the_next_sequence_does_not_fit(lengths, budget):
+    batches = micro_batches(lengths, budget)
+    for batch, following in pairwise(batches):
+        assert (len(batch) + 1) * lengths[following[0]] > budget
+
+
+def test_micro_batches_by_hand():
+    # 2+2 padded 4 fit 10; a third row of 5 would make 15.
+    assert micro_batches([5, 2, 30, 2, 5], budget=10) == [[1, 3], [0, 4], [2]]
+    assert micro_batches([], budget=10) == []
+
+
+def test_pad_by_hand():
+    batch = pad([[7, 8, 9], [4]], [[False, True, True], [True]], rows=[5, 2])
+    assert batch.token_ids.tolist() == [[7, 8, 9], [4, 0, 0]]
+    assert batch.attention_mask.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.loss_mask.tolist() == [[False, True, True], [True, False, False]]
+    assert batch.rows.tolist() == [5, 2]
+    assert batch.token_ids.dtype == torch.long and batch.loss_mask.dtype == torch.bool
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6))
+def test_padding_can_be_taken_off_again(sequences):
+    batch = pad(sequences, [[t % 2 == 0 for t in ids] for ids in sequences], range(len(sequences)))
+    for row, ids in enumerate(sequences):
+        assert batch.token_ids[row][batch.attention_mask[row]].tolist() == ids
+        assert batch.loss_mask[row].sum() == sum(t % 2 == 0 for t in ids)
+    assert not (batch.loss_mask & ~batch.attention_mask).any()
+
+
+def test_a_mask_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="row 0 has 2 tokens, but 1 mask"):
+        pad([[1, 2]], [[True]], [0])
+    with pytest.raises(ValueError):
+        pad([[1, 2], [3]], [[True, True]], [0, 1])
+
+
+def test_pad_values_by_hand():
+    values = pad_values([[0.5, -1.0], [2.0]], width=3)
+    assert values.tolist() == [[0.5, -1.0, 0.0], [2.0, 0.0, 0.0]]
+    assert values.dtype == torch.float32
+
+
+def test_padding_share_by_hand():
+    # Rows 4 and 2 padded to 4: 8 cells for 6 tokens; row 10 alone: 10 of 10. 16 tokens in 18 cells.
+    assert padding_share([4, 2, 10], [[0, 1], [2]]) == pytest.approx(1 - 16 / 18)
+    assert padding_share([3, 3], [[0, 1]]) == 0
+    assert padding_share([], []) == 0
+
+
+def test_sequences_move_as_a_whole():
+    batch = pad([[1, 2]], [[False, True]], [3]).to(torch.device("meta"))
+    parts = (batch.token_ids, batch.attention_mask, batch.loss_mask, batch.rows)
+    assert {part.device.type for part in parts} == {"meta"}

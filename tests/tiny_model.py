@@ -19,6 +19,9 @@ from robustops.worlds.environment import LocalWorld
 from robustops.worlds.scripted import run_expert
 from tests.toy_domain import TOY, toy_tasks
 
+# Matrices this small gain nothing from threads, which then mostly wait for each other.
+torch.set_num_threads(1)
+
 #: The common form of chat templates: results are wrapped into a user message.
 CHATML = (
     "{%- for m in messages -%}"

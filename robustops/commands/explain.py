@@ -52,6 +52,15 @@ def explain(error: Exception, root: type) -> ConfigError:
     return ConfigError(" ".join(detail.split()))
 
 
+def explain_value(error: ValueError, overrides: Iterable[str]) -> ConfigError:
+    """A bare ValueError of Hydra: a group that was given something other than a name, or flags that clash."""
+    for override in overrides:
+        group, _, given = override.partition("=")
+        if _files(group) and given not in _files(group):
+            return ConfigError(f"unknown choice {group}={given}; {_allowed(_files(group))}")
+    return ConfigError(" ".join(str(error).split()))
+
+
 def unknown_keys(config: Any, root: type, path: str = "") -> Iterator[str]:
     """Dotted names in a composed config that the settings do not have (added with `+name=...`)."""
     known = {field.name: field for field in dataclasses.fields(root)}

@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from robustops.cli import report_error
-from robustops.commands.explain import COMPOSE_ERRORS, explain, refuse_unknown_keys
+from robustops.commands.explain import COMPOSE_ERRORS, explain, explain_value, refuse_unknown_keys
 from robustops.commands.saved import evaluated, resumed, value_of
 from robustops.errors import ConfigError, RobustOpsError
 from robustops.resources import conf_dir
@@ -123,7 +123,7 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
         raise explain(error, ROOTS[command]) from error
     except ValueError as error:
         if _from_override(error):
-            raise ConfigError(" ".join(str(error).split())) from error
+            raise explain_value(error, options.overrides) from error
         raise
     if "format=json" in options.overrides:
         _print_json(job, multirun=options.multirun)

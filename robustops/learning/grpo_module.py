@@ -96,6 +96,10 @@ class GRPOModule(LightningModule):
         self.model.train(False)
         self._reference[0].to(self.device)  # type: ignore[arg-type]
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Micro-batches are moved one by one."""
+        return batch
+
     def training_step(self, ticket: RolloutTicket, batch_idx: int) -> None:
         episodes = [episode for group in ticket.groups for episode in group.episodes]
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}

@@ -47,6 +47,10 @@ class SFTModule(LightningModule):
     def configure_optimizers(self) -> Any:
         return adamw(self, self.learning_rate, self.weight_decay, self.warmup_steps, self.total_steps)
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Micro-batches are moved one by one."""
+        return batch
+
     def training_step(self, batch: DemonstrationBatch, batch_idx: int) -> None:
         share = 1 / len(batch.demonstrations)
         loss, entropy, tokens = 0.0, 0.0, 0

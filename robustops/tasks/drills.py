@@ -51,7 +51,7 @@ def argument_sources(domain: Domain) -> dict[str, _Source]:
         for info in database.query(f'PRAGMA table_info("{table}")'):
             columns.setdefault(info["name"], _Source(table, info["name"]))
     database.close()
-    sources = {}
+    sources: dict[str, _Source] = {}
     for spec in domain.toolset.specs().values():
         for argument in spec.arguments:
             if argument in columns:
@@ -76,7 +76,7 @@ class DrillMaker:
         """One drill of one to four calls."""
         rng = generator(self.seed, "drill", self.domain.name, index)
         database = DatabaseSpec(seed=child_seed(self.seed, "drill world", rng.randrange(WORLDS)))
-        names = rng.sample(sorted(self.specs), rng.randint(5, 10))
+        names = rng.sample(sorted(self.specs), min(len(self.specs), rng.randint(5, 10)))
         self.world.reset(self._task(index, "", names, database))
         calls: list[tuple[ToolCall, ToolResult]] = []
         phrases: list[str] = []

@@ -73,7 +73,9 @@ def test_tools_agree_with_the_recordings():
 @needs_data
 def test_a_wrong_expectation_would_be_noticed():
     line = next(
-        x for x in read_lines(DATA / "recorded_calls.jsonl") if x["tool"] == "create_incident" and x["changes"]
+        x
+        for x in read_lines(DATA / "recorded_calls.jsonl")
+        if x["tool"] == "create_incident" and x["changes"]
     )
     (ours,) = replay_calls([line], DOMAIN, FILES)
     assert agrees(line, ours)
@@ -116,7 +118,9 @@ def test_gold_task_004_moves_a_user_and_resumes_an_incident():
         "incident_knowledge IKB_046",
     }
     lisa = database.find("users", first_name="Lisa", last_name="Foley")
-    assert [row["location_id"] for row in lisa] == [database.find("location", name="Globex HQ")[0]["location_id"]]
+    assert [row["location_id"] for row in lisa] == [
+        database.find("location", name="Globex HQ")[0]["location_id"]
+    ]
     assert changes["incident INC_013"]["before"]["status"] == "on_hold"
     assert changes["incident INC_013"]["after"]["status"] == "in_progress"
     assert changes["incident_sla TSLA_027"]["after"]["stage"] == "in_progress"
@@ -139,13 +143,18 @@ def test_gold_task_015_moves_a_change_and_records_the_affected_item():
     links = [entry["after"] for entry in changes.values() if entry["op"] == "insert"]
     assert len(links) == len(changes) == 2
     assert {"configuration_item": item, "incident_id": "INC_051"}.items() <= links[0].items()
-    assert {"knowledge_id": "KB_018", "incident_id": "INC_051", "used_as": "applied"}.items() <= links[1].items()
+    assert {"knowledge_id": "KB_018", "incident_id": "INC_051", "used_as": "applied"}.items() <= links[
+        1
+    ].items()
 
 
 @needs_data
 def test_gold_task_017_moves_change_and_problem_and_applies_the_article():
     database, changes = play_gold(gold_tasks()[2])
-    for key, was, now in (("change CHG_020", "assess", "authorize"), ("problem PRB_012", "assess", "root_cause")):
+    for key, was, now in (
+        ("change CHG_020", "assess", "authorize"),
+        ("problem PRB_012", "assess", "root_cause"),
+    ):
         entry = changes.pop(key)
         assert (entry["before"]["status"], entry["after"]["status"]) == (was, now)
     ((_, link),) = changes.items()

@@ -109,7 +109,14 @@ def test_sizes():
     }
     assert counts == {"tiny": 16, "small": 40, "medium": 160, "7": 7}
     small = rows_of(DatabaseSpec())
-    wanted = {"users": 20, "user_group": 8, "configuration_item": 12, "problem": 3, "change": 3, "knowledge": 5}
+    wanted = {
+        "users": 20,
+        "user_group": 8,
+        "configuration_item": 12,
+        "problem": 3,
+        "change": 3,
+        "knowledge": 5,
+    }
     assert all(len(small[table]) >= least for table, least in wanted.items())
     for size in ("huge", "3", "100000", ""):
         with pytest.raises(ConfigError, match="choose tiny, small, medium, large or a number"):

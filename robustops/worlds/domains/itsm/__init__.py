@@ -11,10 +11,9 @@ from robustops.worlds.domains.itsm.templates import TEMPLATES
 from robustops.worlds.domains.itsm.tools import ItsmTools
 
 POLICY = (
-    "You are a service desk agent. Look up ids by name, number or serial number before you write; never "
-    "guess an id. Do what is asked once, and change no other record. If a reply is incomplete, broken or "
-    "about something else, ask again. If a call was not executed, repeat it. If a receipt is missing, "
-    "look whether the write landed before you repeat it."
+    "You are a service desk agent. Look up ids before you write; never guess one. Do what is asked once and "
+    "change no other record. If a reply is incomplete, broken or about something else, ask again. Repeat a "
+    "call that was not executed. If a receipt is missing, look whether the write landed before you repeat it."
 )
 
 

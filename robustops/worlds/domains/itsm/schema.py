@@ -62,7 +62,7 @@ def _table(name: str, prefix: str, columns: str, times: str = "on", key: int = 1
             nullable.add(bare)
     created, updated = (f"created_{times}", f"updated_{times}") if times else ("", "")
     if times:
-        kinds |= {created: "text", updated: "text"}
+        kinds = {**kinds, created: "text", updated: "text"}
         nullable |= {created, updated}
     return Table(name, kinds, frozenset(nullable), tuple(list(kinds)[:key]), prefix, created, updated)
 
@@ -113,9 +113,9 @@ _TABLES = (
         "assigned_to? assignment_group? resolved_by? problem? change_request? caused_by_change? "
         "incident_template? parent_incident? org_id channel? contact_type? status category description? "
         "worknotes? resolution_notes? close_notes? impact urgency priority resolution_code? on_hold_reason? "
-        "resolved? service_display? service_offering_display? configuration_item_display? "
-        "assigned_to_display? assignment_group_display? parent_incident_display? problem_display? "
-        "change_request_display? incident_template_display?",
+        "resolved? created_at updated_at service_display? service_offering_display? "
+        "configuration_item_display? assigned_to_display? assignment_group_display? parent_incident_display? "
+        "problem_display? change_request_display? incident_template_display?",
         "at",
     ),
     _table("child_incident", "CINC", "child_incident_mapping_id parent_incident child_incident", "at"),

@@ -179,11 +179,13 @@ class HoldAndNotify(base.ItsmTemplate):
             "reason": rng.choice(self.reasons),
             "message": rng.choice(self.messages),
         }
-        sent = {"incident_id": key, "email": email, "type": "update", "message": plan["message"]}
+        sent = {"incident_id": key, "email": email, "type": "update"}
+        if database.find("notification", **sent):
+            return None
         checks = (
             base.holds("on_hold", "incident", incident_id=key, status="on_hold"),
             base.holds("reason", "incident", incident_id=key, on_hold_reason=plan["reason"]),
-            base.holds("caller_notified", "notification", **sent),
+            base.holds("caller_notified", "notification", **sent, message=plan["message"]),
         )
         after = [("on_hold", "reason")]
         return self.draft(database, rng, plan, checks, writes=2, after=after, avoid=[caller])

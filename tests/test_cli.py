@@ -75,7 +75,7 @@ def test_without_a_command_the_usage_goes_to_standard_error(capsys: pytest.Captu
     assert captured.out == "" and captured.err.startswith("usage: robustops <command>")
 
 
-@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+@pytest.mark.parametrize("command", ["train", "serve", "doctor"])
 def test_help_of_a_command_lists_groups_and_values(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "--help"]) == 0
     text = capsys.readouterr().out

@@ -89,7 +89,6 @@ def _devices() -> list[dict[str, Any]]:
 def _can_run(report: dict[str, Any]) -> dict[str, str | None]:
     """Choice -> None if it runs here, else what is missing."""
     gpus, packages = len(report["devices"]), report["packages"]
-    deepspeed = None if packages["deepspeed"] else "pip install 'robustops[deepspeed]'"
     no_gpu = f"{gpus} CUDA devices"
     short = [
         f"{name} {report[key]} GiB free, {needed} needed"
@@ -107,10 +106,7 @@ def _can_run(report: dict[str, Any]) -> dict[str, str | None]:
         "sampler=vllm": None if packages["vllm"] else "vLLM is not installed",
         "logger=wandb": None if packages["wandb"] else "pip install 'robustops[wandb]'",
         "logger=tensorboard": None if packages["tensorboard"] else "pip install 'robustops[tensorboard]'",
-        "hardware=cpu_deepspeed": deepspeed,
         "hardware=gpu_1": None if gpus >= 1 else no_gpu,
-        "hardware=gpu_2": None if gpus >= 2 else no_gpu,
-        "hardware=deepspeed_zero2": deepspeed or (None if gpus >= 1 else no_gpu),
     }
 
 

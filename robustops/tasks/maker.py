@@ -41,12 +41,19 @@ class TaskMaker:
     """Draws the splits of one catalog; keeps them so that no two tasks have the same prompt."""
 
     def __init__(
-        self, domain: Domain, seed: int, counts: dict[str, int], path: str | None, names: list[str]
+        self,
+        domain: Domain,
+        seed: int,
+        counts: dict[str, int],
+        path: str | None,
+        names: list[str],
+        size: str = "small",
     ) -> None:
         self.domain = domain
         self.seed = seed
         self.counts = counts
         self.path = path
+        self.size = size
         self.names = names
         self.skipped: dict[str, str] = {}
         self._done: dict[str, list[Task]] = {}
@@ -116,7 +123,7 @@ class TaskMaker:
         if self.path is not None:
             return DatabaseSpec(path=self.path)
         place = (self.domain.name, split, self.names.index(name) // TEMPLATES_PER_WORLD, turn, world)
-        return DatabaseSpec(seed=child_seed(self.seed, "world", *place))
+        return DatabaseSpec(seed=child_seed(self.seed, "world", *place), size=self.size)
 
     def _free(self, split: str, name: str, draft: Draft, taken: set[str]) -> bool:
         """Whether a request in a database that the splits share belongs to this split and is not in it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -38,33 +39,42 @@ def evaluation_cells(summary: Mapping[str, Any]) -> tuple[list[str], list[list[A
 
 
 def results_table(summary: Mapping[str, Any]) -> Table:
-    """Success of every policy under every condition, conditions one after the other."""
-    table = Table(title="Evaluation", title_justify="left")
-    table.add_column("condition")
-    table.add_column("policy")
-    for name in ("success", "95 % interval", "cases", "pass@k", "fault hit", "tool calls", "tokens"):
-        table.add_column(name, justify="right")
+    """Success of every policy under every condition, conditions one after the other (in percent)."""
     evaluations = summary["evaluations"]
+    cells = [cell for conditions in evaluations.values() for cell in conditions.values()]
+    attempts = max((int(k) for cell in cells for k in cell["pass_at_k"]), default=1)
+    names = ["success, 95 % interval", "cases", f"pass@{attempts}", "hit", "calls", "tokens"]
+    if attempts == 1:
+        names.remove("pass@1")
+    table = _table("Evaluation (percent)", ("condition", "policy"), names)
     conditions = list(dict.fromkeys(name for cells in evaluations.values() for name in cells))
     for condition in conditions:
-        for policy, cells in evaluations.items():
-            if condition in cells:
-                table.add_row(condition, policy, *_cell_texts(cells[condition], condition))
+        for policy, found in evaluations.items():
+            if condition in found:
+                table.add_row(condition, policy, *_cell_texts(found[condition], condition, attempts))
         table.add_section()
     return table
 
 
 def differences_table(summary: Mapping[str, Any]) -> Table:
     """Paired differences in points, over all cases and over the common hits."""
-    table = Table(title="Paired differences (percentage points)", title_justify="left")
-    table.add_column("pair")
-    table.add_column("condition")
-    for name in ("difference", "95 % interval", "cases", "on common hits", "95 % interval", "cases"):
-        table.add_column(name, justify="right")
+    names = ("difference, 95 % interval", "n", "on common hits", "n")
+    table = _table("Paired differences (points)", ("pair", "condition"), names)
     for pair, conditions in summary["differences"].items():
         for condition, cell in conditions.items():
             hits = summary["common_hits"].get(condition, {}).get("differences", {}).get(pair)
             table.add_row(pair, condition, *_difference_texts(cell), *_difference_texts(hits))
+        table.add_section()
+    return table
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table that fits into 80 columns."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in left:
+        table.add_column(name, no_wrap=True)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -79,14 +89,12 @@ def print_results(summary: Mapping[str, Any], console: Console | None = None) ->
             console.print(f"{count} invalid episodes of {policy} under {condition} are left out")
 
 
-def _cell_texts(cell: Mapping[str, Any], condition: str) -> list[str]:
-    passes = cell["pass_at_k"]
-    largest = max(passes, key=int, default=None)
+def _cell_texts(cell: Mapping[str, Any], condition: str, attempts: int) -> list[str]:
+    passes = [_percent(cell["pass_at_k"].get(str(attempts)))] if attempts > 1 else []
     return [
-        _percent(cell["success_rate"]),
-        _interval(cell["ci95"]),
+        f"{_percent(cell['success_rate'])} {_interval(cell['ci95'])}",
         str(cell["n"]),
-        "-" if largest is None else f"@{largest} {_percent(passes[largest])}",
+        *passes,
         "-" if condition == "clean" else _percent(cell["hit_rate"]),
         _number(cell["tool_calls_mean"]),
         _number(cell["completion_tokens_mean"]),
@@ -95,16 +103,16 @@ def _cell_texts(cell: Mapping[str, Any], condition: str) -> list[str]:
 
 def _difference_texts(cell: Mapping[str, Any] | None) -> list[str]:
     if cell is None or cell["difference"] is None:
-        return ["-", "-", "0" if cell else "-"]
-    return [f"{100 * cell['difference']:+.1f}", _interval(cell["ci95"], sign="+"), str(cell["n"])]
+        return ["-", "0" if cell else "-"]
+    return [f"{100 * cell['difference']:+.1f} {_interval(cell['ci95'], sign='+')}", str(cell["n"])]
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _interval(bounds: list[float] | None, sign: str = "") -> str:
-    return "-" if bounds is None else f"{100 * bounds[0]:{sign}.1f} to {100 * bounds[1]:{sign}.1f}"
+def _interval(bounds: Sequence[float] | None, sign: str = "") -> str:
+    return "" if bounds is None else f"[{100 * bounds[0]:{sign}.1f}, {100 * bounds[1]:{sign}.1f}]"
 
 
 def _number(value: float | None) -> str:

@@ -63,7 +63,7 @@ def test_an_expert_without_an_answer_makes_the_episode_invalid():
 def test_a_domain_that_was_not_given_is_named():
     sampler = ScriptedSampler({"other": TOY})
     sampler.submit(ask(toy_task()))
-    with pytest.raises(SamplerError, match="no domain 'toy' .* it has: other"):
+    with pytest.raises(SamplerError, match=r"no domain 'toy' .* it has: other"):
         sampler.poll()
 
 

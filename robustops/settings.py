@@ -154,8 +154,7 @@ class SFTSettings:
 class GRPOSettings:
     """Reinforcement stage. groups, fault_groups: clean and fault groups a step, of group_size episodes;
     kl: coefficient to the SFT policy; clip_low, clip_high: ratio bounds 1 - low and 1 + high;
-    refill_rounds: extra rounds of sampling for groups without signal; inner_epochs: passes over a
-    step's episodes; zero_signal_wait: steps before a silent case may return; checkpoint_every: steps.
+    refill_rounds: extra rounds of sampling for groups without signal; checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -171,8 +170,6 @@ class GRPOSettings:
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.28)
     refill_rounds: int = at_least(0, 2)
-    zero_signal_wait: int = at_least(1, 10)
-    inner_epochs: int = at_least(1, 1)
     micro_batch_tokens: int = at_least(1, 8192)
     checkpoint_every: int = at_least(1, 10)
 
@@ -204,15 +201,14 @@ class PathsSettings:
 @dataclass
 class EvaluationSettings:
     """What is measured. policies: of base, sft, grpo; conditions: of clean, fault, heldout; attempts:
-    episodes a case; pass_k: the k of pass@k (at most `attempts`); cases: number of cases (None: all of
-    the split); manifest_seed: fixes the fault assignments that all policies share.
+    episodes a case (pass@k is reported up to that k); cases: number of cases (None: all of the split);
+    manifest_seed: fixes the fault assignments that all policies share.
     """
 
     split: str = one_of("test", "val", "train")
     policies: list[str] = some_of(POLICIES, POLICIES)
     conditions: list[str] = some_of(CONDITIONS, CONDITIONS)
     attempts: int = at_least(1, 1)
-    pass_k: list[int] = field(default_factory=lambda: [1], metadata={"low": 1})
     cases: int | None = at_least(1, None)
     temperature: float = at_least(0, 1.0)
     manifest_seed: int = 0

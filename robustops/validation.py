@@ -10,7 +10,6 @@ from robustops.faults.plan import FAMILIES, HELD_OUT, check_subtypes
 from robustops.faults.scheduler import check_caps
 from robustops.settings import (
     CollectSettings,
-    EvaluationSettings,
     FaultSettings,
     GRPOSettings,
     ModelSettings,
@@ -35,22 +34,12 @@ def validate(settings: Any, path: str = "") -> None:
                 raise ConfigError(f"{key} is {item}; it must be at least {low}")
         if choices is not None and len(set(items)) != len(items):
             raise ConfigError(f"{key} names a value twice: {', '.join(items)}")
-    for rule in (_evaluation_rules, _model_rules, _fault_rules, _training_rules):
+    for rule in (_model_rules, _fault_rules, _training_rules):
         rule(settings, path)
 
 
 def _wording(value: Any) -> str:
     return "some of" if isinstance(value, list) else "one of"
-
-
-def _evaluation_rules(settings: Any, path: str) -> None:
-    if not isinstance(settings, EvaluationSettings):
-        return
-    if max(settings.pass_k, default=1) > settings.attempts:
-        raise ConfigError(
-            f"{path}pass_k={settings.pass_k} needs as many attempts a case; set {path}attempts="
-            f"{max(settings.pass_k)} or a smaller k"
-        )
 
 
 def _model_rules(settings: Any, path: str) -> None:

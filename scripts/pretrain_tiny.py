@@ -107,19 +107,12 @@ def drill_sequence(drill: Drill, renderer: Renderer, maker: DrillMaker) -> tuple
     return ids + final, mask + [True] * len(final)
 
 
-def copy_batch(vocab: int, rows: int) -> Sequences:
-    """Random sequences, each repeated after a random rotation; only what can be copied is trained.
-
-    The rotation makes the model look for the same token rather than count positions.
-    """
-    width = random.randint(12, 40)
+def copy_batch(vocab: int, rows: int = 64, width: int = 32) -> Sequences:
+    """Random sequences, each repeated once; only the repeat is trained."""
     first = torch.randint(len(SPECIAL), vocab, (rows, width))
-    shifts = torch.randint(width, (rows, 1))
-    places = (torch.arange(width) + shifts) % width
-    mask = torch.zeros(rows, 2 * width, dtype=torch.bool)
-    # The first token of the repeat, and the one after the end was reached, follow from nothing.
-    mask[:, width:] = (torch.arange(width) > 0) & (places > 0)
-    ids = torch.cat([first, first.gather(1, places)], dim=1)
+    ids = torch.cat([first, first], dim=1)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    mask[:, width:] = True
     return Sequences(ids, torch.ones_like(mask), mask, torch.arange(rows))
 
 
@@ -168,7 +161,7 @@ def train(model: Qwen3ForCausalLM, stream: DrillStream, options: argparse.Namesp
         left = 1 - elapsed / (options.minutes * 60)
         optimizer.param_groups[0]["lr"] = options.learning_rate * min(1.0, (step + 1) / 50, left * 4 + 0.05)
         copying = step < options.copy_steps or step % 12 == 0
-        parts = [copy_batch(vocab, 64)] if copying else stream.step()
+        parts = [copy_batch(vocab)] if copying else stream.step()
         trained = sum(int(part.loss_mask.sum()) for part in parts)
         total = 0.0
         for part in parts:
@@ -203,7 +196,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--copy-steps", type=int, default=400)
+    parser.add_argument("--copy-steps", type=int, default=300)
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--initial", type=Path, help="go on from these weights")

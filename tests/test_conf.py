@@ -184,7 +184,6 @@ def test_replay_asks_for_whole_rows_on_the_given_database() -> None:
         (GRPOSettings(group_size=1), "group_size is 1; it must be at least 2"),
         (GRPOSettings(kl=float("nan")), "kl is nan"),
         (SFTSettings(fault_share=1.5), "between 0 and 1"),
-        (EvaluationSettings(attempts=2, pass_k=[1, 4]), "attempts=4"),
         (EvaluationSettings(cases=0), "at least 1"),
         (ModelSettings(context_tokens=96, answer_tokens=96), "leaves no room"),
         (ModelSettings(source="hub"), "hub_id"),

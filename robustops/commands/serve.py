@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from robustops.commands.runner import Context
 from robustops.errors import ConfigError
 from robustops.records import Task
-from robustops.settings import DomainSettings, ServeSettings
-from robustops.worlds.domain import Domain, get_domain
+from robustops.settings import ServeSettings
+from robustops.tasks.catalog import Catalog
+from robustops.tasks.opening import open_catalog
 
 
 def run(settings: ServeSettings, context: Context) -> dict[str, Any]:
     """Serve until the client leaves (stdio) or Ctrl-C."""
     from robustops.serving.mcp_server import serve
 
-    domain = get_domain(settings.domain.name, settings.domain.detail, settings.domain.database)
-    task = find_task(domain, settings.domain, settings.task) if settings.task is not None else None
+    domain, catalog = open_catalog(settings.domain)
+    task = None
+    if settings.task is not None:
+        task = find_task(catalog, settings.domain.tool_configs, settings.task)
     if settings.format == "json" and settings.transport == "stdio":
         raise ConfigError("transport=stdio needs standard output for the protocol; leave out format=json")
     serve(
@@ -32,14 +36,13 @@ def run(settings: ServeSettings, context: Context) -> dict[str, Any]:
     return {"domain": domain.name, "transport": settings.transport, "task": settings.task}
 
 
-def find_task(domain: Domain, settings: DomainSettings, task_id: str) -> Task:
-    """The task of that id in the domain's catalogue; a `/plus5` behind the id offers the distractors."""
-    from robustops.commands.tasks import catalog_of
-
-    catalog = catalog_of(domain, settings)
+def find_task(catalog: Catalog, tool_configs: Sequence[str], task_id: str) -> Task:
+    """The task of that id in the catalogue; a `/plus5` behind the id offers the distractors."""
     for split in catalog.splits:
-        for task in catalog.cases(split, settings.tool_configs):
+        for task in catalog.cases(split, tool_configs):
             if task_id in (task.id, task.case_id):
                 return task
     some = ", ".join(task.id for task in catalog.tasks("test")[:3]) or "none"
-    raise ConfigError(f"no task '{task_id}' in domain {domain.name}; its catalogue has ids such as: {some}")
+    raise ConfigError(
+        f"no task '{task_id}' in domain {catalog.domain}; its catalogue has ids such as: {some}"
+    )

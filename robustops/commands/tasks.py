@@ -16,17 +16,17 @@ from robustops.faults.plan import SUBTYPES
 from robustops.faults.wrapper import FaultyWorld
 from robustops.records import Task
 from robustops.resources import data_dir, in_checkout
-from robustops.settings import DomainSettings, TasksSettings
-from robustops.tasks.catalog import Catalog, build_catalog, verify_catalog, write_catalog
-from robustops.worlds.domain import Domain, get_domain
+from robustops.settings import TasksSettings
+from robustops.tasks.catalog import Catalog, verify_catalog, write_catalog
+from robustops.tasks.opening import open_catalog
+from robustops.worlds.domain import Domain
 from robustops.worlds.environment import LocalWorld
 from robustops.worlds.scripted import run_expert
 
 
 def run(settings: TasksSettings, context: Context) -> dict[str, Any]:
     """Write the catalogue and, if asked, verify it; returns the counts."""
-    domain = get_domain(settings.domain.name, settings.domain.detail, settings.domain.database)
-    catalog = catalog_of(domain, settings.domain)
+    domain, catalog = open_catalog(settings.domain)
     folder = Path(settings.out) if settings.out else _default_folder()
     report: dict[str, Any] = {
         "domain": domain.name,
@@ -41,12 +41,6 @@ def run(settings: TasksSettings, context: Context) -> dict[str, Any]:
     if settings.format == "text":
         _show(report)
     return report
-
-
-def catalog_of(domain: Domain, settings: DomainSettings) -> Catalog:
-    """The catalogue that the settings describe."""
-    counts = {"train": settings.train, "val": settings.val, "test": settings.test}
-    return build_catalog(domain, seed=settings.seed, counts=counts, database=settings.database)
 
 
 def expert_under_fault(world: LocalWorld, domain: Domain, task: Task, subtype: str) -> bool | None:

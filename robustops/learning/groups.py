@@ -18,7 +18,9 @@ from typing import Any
 from robustops.faults.branch import Branch, branch
 from robustops.faults.scheduler import FaultScheduler
 from robustops.faults.wrapper import Opportunity
+from robustops.objectives.advantages import has_signal
 from robustops.records import Episode, Group, RewardParts, Task
+from robustops.rewards.combine import RewardWeights
 from robustops.rollout.collector import Collector, valid_episodes
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
 from robustops.seeding import child_seed
@@ -59,8 +61,8 @@ class GroupMaker:
     """Samples the groups of each step with the current policy.
 
     tasks: rows (task x tool configuration) to draw from; scheduler: None trains without fault groups;
-    reward: raw reward parts of a finished episode. The state that a checkpoint needs is in
-    `state_dict`.
+    reward: raw reward parts of a finished episode; weights: of the parts (a part of weight 0 gives no
+    signal; default: those of the source). The state that a checkpoint needs is in `state_dict`.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class GroupMaker:
         plan: GroupPlan,
         reward: Reward,
         seed: int,
+        weights: RewardWeights | None = None,
     ) -> None:
         self.collector = collector
         self.tasks = tasks
@@ -78,6 +81,7 @@ class GroupMaker:
         self.plan = plan
         self.reward = reward
         self.seed = seed
+        self.weights = weights
         self.drawn = {CLEAN: 0, FAULT: 0}
 
     def step(self, step: int, on_done: Callable[[EpisodeRun], None] | None = None) -> StepGroups:
@@ -187,14 +191,15 @@ class GroupMaker:
         return dataclasses.replace(group, episodes=episodes)
 
     def _accept(self, group: Group, result: StepGroups) -> bool:
-        """Keep groups that compare: complete, not all successful, reward parts not all equal."""
+        """Keep groups that compare: complete, not all successful, a weighted reward part differs."""
         if any(episode.error is not None for episode in group.episodes):
             result.counts["groups_invalid"] += 1
             return False
         if all(episode.success for episode in group.episodes):
             result.counts["groups_all_success"] += 1
             return False
-        if len({episode.reward_parts for episode in group.episodes}) == 1:
+        parts = [episode.reward_parts for episode in group.episodes if episode.reward_parts is not None]
+        if not has_signal(parts, [0] * len(parts), self.weights).any():
             result.counts["groups_no_signal"] += 1
             return False
         result.counts[f"groups_{group.condition}"] += 1

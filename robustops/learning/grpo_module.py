@@ -26,6 +26,7 @@ from robustops.objectives.statistics import (
     sampler_gap,
 )
 from robustops.records import Episode, RewardParts
+from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import bad_turns
 
 #: Advantages (episodes,) of raw parts and group numbers: `objectives.advantages.aggregate` or `.component`.
@@ -58,8 +59,8 @@ class GRPOModule(LightningModule):
     """Trains on the groups that `RolloutCallback` put into the step's ticket.
 
     reference: the frozen SFT policy (not part of the module's state); normalise: the order of reward
-    normalisation. Clean and fault flow are token means of equal weight. A step without any group leaves
-    the weights as they are.
+    normalisation; reward_weights: of the reported rewards. Clean and fault flow are token means of equal
+    weight. A step without any group leaves the weights as they are.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class GRPOModule(LightningModule):
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 8192,
+        reward_weights: RewardWeights | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -86,6 +88,7 @@ class GRPOModule(LightningModule):
         self.weight_decay = weight_decay
         self.grad_clip = grad_clip
         self.micro_batch_tokens = micro_batch_tokens
+        self.reward_weights = reward_weights
         self.step_metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> Any:
@@ -107,7 +110,7 @@ class GRPOModule(LightningModule):
             values, metrics_of_rewards = self._advantages(ticket, episodes)
             metrics.update(metrics_of_rewards)
             metrics.update(self._backward(episodes, values))
-        norm, used = update(self, self.grad_clip)
+        norm, used = update(self, self.grad_clip, loss=metrics.get("train/loss", 0.0))
         self.step_metrics = {**metrics, "train/grad_norm": norm, "train/learning_rate": used}
 
     # ---------------------------------------------------------------------------------------------
@@ -119,7 +122,8 @@ class GRPOModule(LightningModule):
         parts = [episode.reward_parts for episode in episodes if episode.reward_parts is not None]
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
         values = self.normalise(parts, groups)
-        numbers = {**reward_statistics(parts, groups), **advantage_statistics(values)}
+        rewards = reward_statistics(parts, groups, self.reward_weights)
+        numbers = {**rewards, **advantage_statistics(values)}
         spans = spread(values, episodes, [bad_turns(episode) for episode in episodes])
         return spans, {f"train/{name}": value for name, value in numbers.items()}
 

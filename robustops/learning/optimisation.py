@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -36,21 +37,23 @@ def adamw(
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
-def update(module: LightningModule, grad_clip: float) -> tuple[float, float]:
+def update(module: LightningModule, grad_clip: float, *, loss: float = 0.0) -> tuple[float, float]:
     """Clip, take one optimiser step, advance the schedule, clear the gradients.
 
-    Returns the gradient norm before clipping and the learning rate used. A gradient that is not finite
-    is an error: the weights stay as they were.
+    Returns the gradient norm before clipping and the learning rate used. A gradient, or the step's
+    `loss`, that is not finite is an error: the weights stay as they were. (A clamp in a loss can swallow
+    the gradient of a NaN, so that the loss alone tells of it.)
     """
     optimizer = module.optimizers()
     assert not isinstance(optimizer, list)
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip)) if parameters else 0.0
-    if norm != norm or norm == float("inf"):
-        raise TrainingError(
-            f"the gradient of step {module.global_step + 1} is not finite ({norm}); the last checkpoint is "
-            "untouched: lower the learning rate or inspect the step's episodes in run.db, then resume"
-        )
+    for name, value in (("gradient", norm), ("loss", loss)):
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {name} of step {module.global_step + 1} is not finite ({value}); the last checkpoint "
+                "is untouched: lower the learning rate or inspect the step's episodes in run.db, then resume"
+            )
     used = float(optimizer.param_groups[0]["lr"])
     optimizer.step()
     scheduler = module.lr_schedulers()

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from robustops import __version__
-from robustops.errors import ConfigError, unknown_name
+from robustops.errors import ConfigError
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
 from robustops.learning.progress import progress
 from robustops.learning.run import BASE, Run
-from robustops.learning.stages import STAGES
+from robustops.learning.stages import STAGES, check_stages
 from robustops.seeding import child_seed
 from robustops.settings import EvaluateSettings, EvaluationSettings, PolicyCommandSettings, TrainSettings
 from robustops.tracking.files import atomic_write_json
@@ -26,12 +26,11 @@ from robustops.tracking.tables import evaluation_cells, print_results
 
 def run_training(settings: TrainSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content."""
+    check_stages(settings)
     _threads(settings)
     with Run(settings, run_dir, config) as run:
         before = BASE
         for stage in settings.stages:
-            if stage not in STAGES:
-                raise unknown_name("stage", stage, STAGES)
             if not run.complete(stage):
                 policy = run.load(before)
                 begin = time.monotonic()
@@ -78,10 +77,12 @@ def _evaluate(
         begin = time.monotonic()
         _evaluate_one(run, settings, plan, policy, place)
         run.store.add_timing("evaluation", policy, time.monotonic() - begin, step=place)
+    watched = isinstance(settings, TrainSettings) and settings.monitor.name != "off"
     summary = build_summary(
         run.store.evaluation_rows(),
         run=_facts(settings, config),
         timings=run.store.timings(),
+        health=run.health() if watched else None,
         seed=settings.seed,
     )
     atomic_write_json(run.folder / "summary.json", summary)

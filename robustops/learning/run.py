@@ -22,6 +22,7 @@ from robustops.faults.manifest import Manifest, build_manifest
 from robustops.faults.plan import HELD_OUT, TRAINED, fault_choices
 from robustops.learning.policy import Policy, load_policy
 from robustops.learning.samplers import SamplerPool
+from robustops.monitor.rules import Alert, health
 from robustops.monitor.telemetry import TelemetryWriter
 from robustops.records import Task
 from robustops.rollout.collector import Collector
@@ -102,6 +103,18 @@ class Run:
         policy.save(partial)
         os.replace(partial, target)
         self.checkpoint(stage).unlink(missing_ok=True)
+
+    def alert(self, alert: Alert) -> None:
+        """Keep an alert of the run monitor and say it once, in one line."""
+        self.store.add_alert(
+            alert.stage, alert.step, kind=alert.kind, severity=alert.severity, message=alert.message
+        )
+        self.console.print(f"alert: {alert.stage} step {alert.step}: {alert.message}", highlight=False)
+
+    def health(self) -> dict[str, object]:
+        """The `health` part of the summary, from all alerts of the run."""
+        names = ("stage", "step", "kind", "severity", "message")
+        return health([Alert(**{name: row[name] for name in names}) for row in self.store.alerts()])
 
     # rollouts -----------------------------------------------------------------------------------
     def collector(self, policy: Policy, sampler: Sampler) -> Collector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from robustops.errors import ConfigError, unknown_name
@@ -77,6 +78,9 @@ class SamplerPool:
             self._kept.temperature = temperature
             self._kept.sync(named_weights(policy.model), 0)
             return self._kept
+        engine: dict[str, float] = {}
+        if torch.cuda.is_available():
+            engine["gpu_memory_utilization"] = self.settings.memory_fraction
         folder = self.work_dir / "engine_weights"
         policy.save(folder)
         self._kept = VLLMSampler(
@@ -86,6 +90,7 @@ class SamplerPool:
             max_in_flight=self.settings.max_in_flight,
             max_model_len=self.model.context_tokens,
             dtype=self.model.dtype,
+            engine=engine,
         )
         return self._kept
 

@@ -63,7 +63,7 @@ class SFTModule(LightningModule):
             loss += value.item()
             entropy += scores.entropy.sum().item()
             tokens += int(part.loss_mask.sum())
-        norm, used = update(self, self.grad_clip)
+        norm, used = update(self, self.grad_clip, loss=loss)
         self.step_metrics = {
             "loss": loss,
             "entropy": entropy / max(1, tokens),

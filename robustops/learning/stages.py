@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 
-from robustops.errors import ConfigError
+from robustops.errors import ConfigError, unknown_name
 from robustops.faults.manifest import build_manifest
 from robustops.faults.scheduler import FaultScheduler
 from robustops.learning.data import Demonstration, DemonstrationSchedule, RolloutTicket, StepData
@@ -26,6 +26,7 @@ from robustops.learning.rollout_callback import RolloutCallback
 from robustops.learning.run import Run
 from robustops.learning.sft_module import SFTModule
 from robustops.learning.telemetry_callback import TelemetryCallback
+from robustops.monitor.callback import AnomalyMonitor
 from robustops.objectives.advantages import aggregate, component
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import reward_parts
@@ -78,11 +79,6 @@ def _demonstrations(run: Run, settings: TrainSettings, policy: Policy) -> list[D
 def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
     """Reinforce on clean and fault groups; the policy's weights change in place."""
     grpo, weights = settings.grpo, RewardWeights(*_weights(settings))
-    if settings.sampler.name not in ("hf", "vllm"):
-        raise ConfigError(
-            f"GRPO needs a sampler with token log-probs and new weights after each step: "
-            f"sampler=hf or sampler=vllm, not {settings.sampler.name}"
-        )
     scheduler = None
     if settings.fault.subtypes and grpo.fault_groups:
         seed = child_seed(settings.seed, "scheduler")
@@ -96,6 +92,7 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
         GroupPlan(grpo.groups, grpo.fault_groups, grpo.group_size, grpo.refill_rounds),
         reward_parts,
         child_seed(settings.seed, "grpo"),
+        weights,
     )
     module = GRPOModule(
         policy.model,
@@ -107,6 +104,7 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
         weight_decay=grpo.weight_decay,
         grad_clip=grpo.grad_clip,
         micro_batch_tokens=grpo.micro_batch_tokens,
+        reward_weights=weights,
     )
     rollout = RolloutCallback(maker, sampler)
     telemetry = TelemetryCallback("grpo", run.telemetry, run.store, lambda: rollout.sampled.sampled)
@@ -116,6 +114,20 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
 
 
 STAGES = {"sft": train_sft, "grpo": train_grpo}
+
+
+def check_stages(settings: TrainSettings) -> None:
+    """ConfigError for what no stage could do, before the first one has worked for hours."""
+    for stage in settings.stages:
+        if stage not in STAGES:
+            raise unknown_name("stage", stage, STAGES)
+    if settings.stages:
+        trainer_arguments(settings.hardware)
+    if "grpo" in settings.stages and settings.sampler.name not in ("hf", "vllm"):
+        raise ConfigError(
+            "GRPO needs a sampler with token log-probs and new weights after each step: "
+            f"sampler=hf or sampler=vllm, not {settings.sampler.name}"
+        )
 
 
 def _weights(settings: TrainSettings) -> tuple[float, float, float]:
@@ -140,12 +152,13 @@ def _fit(
         enable_version_counter=False,
     )
     bar = [RichProgressBar(refresh_rate=1)] if settings.progress else []
+    monitor = [AnomalyMonitor(stage, run.alert)] if settings.monitor.name == "observe" else []
     with quiet():
         trainer = Trainer(
             **trainer_arguments(settings.hardware),
             max_epochs=1,
             logger=run.loggers or False,
-            callbacks=[*callbacks, *bar, saver],
+            callbacks=[*callbacks, *monitor, *bar, saver],
             plugins=[AtomicCheckpointIO()],
             enable_progress_bar=settings.progress,
             enable_model_summary=False,

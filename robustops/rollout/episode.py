@@ -192,7 +192,14 @@ class EpisodeRun:
                 messages.append({"role": "tool", "content": turn.result.text})
         return tuple(messages)
 
+    def _drop_overflow(self) -> None:
+        """A last reply that no message follows must not make the episode longer than its context."""
+        if self.turns and len(self.token_ids) > self.limits.context_tokens:
+            for values in (self.token_ids, self.loss_mask, self.log_probs):
+                del values[self.turns[-1].end :]
+
     def _end(self, stop: str, error: EpisodeError | None = None) -> None:
+        self._drop_overflow()
         checks = () if error else self.world.evaluate(self.start.task.checks)
         self.episode = Episode(
             case_id=self.start.task.case_id,

@@ -160,6 +160,8 @@ class Toolset:
                 reply = method(**arguments)
         except ToolError as error:
             return refusal(error)
+        except OverflowError:
+            return refusal(ToolError("INVALID_ARGUMENT", f"{spec.name} takes integers of at most 64 bits"))
         return ToolResult(reply_text(reply))
 
 

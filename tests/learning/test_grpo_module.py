@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from robustops.errors import TrainingError
+from robustops.learning.data import RolloutTicket
+from robustops.learning.groups import GroupMaker, GroupPlan
+from robustops.learning.grpo_module import GRPOLoss, GRPOModule
+from robustops.learning.rollout_callback import RolloutCallback
+from robustops.objectives.advantages import aggregate, component
+from robustops.records import Group, RewardParts, ToolCall, ToolResult
+from robustops.rewards.combine import RewardWeights
+from robustops.rollout.collector import Collector
+from robustops.rollout.episode import Limits
+from robustops.rollout.hf import HFSampler
+from tests.learning.support import (
+    Gradients,
+    Metrics,
+    fit,
+    group_of,
+    made_episode,
+    same_weights,
+    slow_log_probs,
+    toy_policy,
+    weights_of,
+)
+from tests.tiny_model import shake, tiny_model
+from tests.toy_domain import TOY, toy_tasks
+
+LOSS = GRPOLoss(kl=0.05, clip_low=0.2, clip_high=0.28)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    model = tiny_model(seed=3, width=32)
+    shake(model, seed=9)
+    return model.requires_grad_(False)
+
+
+def sampled(seed, spans, length, *, condition="clean", inherited=0, parts=(0.0, 0.0, 0.0)):
+    """A made episode whose old log-probs are the model's own, moved a little to either side."""
+    made = made_episode(spans, length, seed=seed)
+    with torch.no_grad():
+        own = slow_log_probs(tiny_model(seed=3, width=32), made.token_ids)
+    moves = torch.randn(len(own), generator=torch.Generator().manual_seed(seed)) * 0.4
+    old = [0.0, *(own + moves).tolist()]
+    return made_episode(
+        spans, length, seed=seed, condition=condition, inherited=inherited, parts=parts, old=old, index=seed
+    )
+
+
+def groups() -> list[Group]:
+    """A clean group of two and a fault group of three; every kind of difference in their parts."""
+    clean = [
+        sampled(1, [(6, 11), (14, 20)], 20, parts=(1.0, 0.5, 1.0)),
+        sampled(2, [(6, 9), (15, 19)], 25, parts=(0.0, 0.25, 0.0)),
+    ]
+    fault = [
+        sampled(3, [(4, 8), (12, 14)], 14, condition="fault", inherited=1, parts=(0.0, -0.5, 0.0)),
+        sampled(4, [(4, 8), (12, 30)], 33, condition="fault", inherited=1, parts=(1.0, 0.5, 0.5)),
+        sampled(5, [(4, 8), (12, 13), (16, 19)], 22, condition="fault", inherited=1),
+    ]
+    return [group_of(*clean), group_of(*fault)]
+
+
+def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
+    """Token by token: clipped surrogate and KL, mean of each flow's tokens, mean of the flows."""
+    everyone = [episode for group in groups for episode in group.episodes]
+    numbers = [number for number, group in enumerate(groups) for _ in group.episodes]
+    advantages = normalise([e.reward_parts for e in everyone], numbers).tolist()
+    flows: dict[str, list[torch.Tensor]] = {}
+    for episode, advantage in zip(everyone, advantages, strict=True):
+        new = slow_log_probs(model, episode.token_ids)
+        with torch.no_grad():
+            ref = slow_log_probs(reference, episode.token_ids)
+        for place, trained in enumerate(episode.loss_mask):
+            if not trained:
+                continue
+            now, old, frozen = new[place - 1], episode.old_log_probs[place], ref[place - 1]
+            ratio = torch.exp(now - old)
+            inside = ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high)
+            gain = torch.minimum(ratio * advantage, inside * advantage)
+            kl = torch.exp(frozen - now) - (frozen - now) - 1
+            flows.setdefault(episode.condition, []).append(-gain + loss.kl * kl)
+    return torch.stack([torch.stack(terms).mean() for terms in flows.values()]).mean()
+
+
+def grpo_module(reference, model=None, normalise=component, loss=LOSS, **options) -> GRPOModule:
+    values = {"learning_rate": 1e-3, "grad_clip": 1e9, **options}
+    return GRPOModule(model or tiny_model(seed=3, width=32), reference, normalise, loss, **values)
+
+
+def one_step(tmp_path, reference, given_groups, **options):
+    module = grpo_module(reference, **options)
+    gradients, metrics = Gradients(), Metrics()
+    fit(tmp_path, module, 1, lambda step: RolloutTicket(step, given_groups), gradients, metrics)
+    return metrics.steps[0], gradients.steps[0], module
+
+
+@pytest.mark.parametrize("normalise", [aggregate, component])
+def test_loss_and_gradient_are_those_of_the_slow_reference(tmp_path, reference, normalise):
+    model = tiny_model(seed=3, width=32)
+    slow = slow_terms(model, reference, groups(), normalise)
+    slow.backward()
+    expected = {f"model.{name}": p.grad for name, p in model.named_parameters()}
+    metrics, gradient, _ = one_step(tmp_path, reference, groups(), normalise=normalise, micro_batch_tokens=66)
+    assert metrics["train/loss"] == pytest.approx(slow.item(), abs=1e-6)
+    assert metrics["train/clip_low"] > 0.02 and metrics["train/clip_high"] > 0.02, "both clips must bind"
+    assert gradient.keys() == expected.keys()
+    for name, value in gradient.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5)
+    squares = sum(float(g.square().sum()) for g in expected.values())
+    assert metrics["train/grad_norm"] == pytest.approx(squares**0.5, rel=1e-4)
+    assert metrics["train/episodes"] == 5.0 and metrics["train/tokens"] == 11 + 7 + 2 + 18 + 4
+
+
+@pytest.mark.parametrize("condition", ["clean", "fault"])
+def test_a_flow_that_is_alone_counts_whole(tmp_path, reference, condition):
+    chosen = [group for group in groups() if group.condition == condition]
+    with torch.no_grad():
+        slow = slow_terms(tiny_model(seed=3, width=32), reference, chosen, component)
+    metrics, _, _ = one_step(tmp_path, reference, chosen)
+    assert metrics["train/loss"] == pytest.approx(slow.item(), abs=1e-6)
+
+
+def test_each_flow_has_half_the_weight_whatever_its_tokens(tmp_path, reference):
+    # The fault flow has 24 tokens, the clean one 18; with a KL only, the loss is the mean of two means.
+    loss = GRPOLoss(kl=1.0)
+    equal = [
+        group_of(*(made_episode(spans, 30, seed=seed, condition=condition, old=None) for seed in seeds))
+        for condition, spans, seeds in (("clean", [(5, 6)], (1, 2)), ("fault", [(5, 25)], (3, 4)))
+    ]
+    alone = [one_step(tmp_path, reference, [group], loss=loss)[0]["train/kl_ref_k3"] for group in equal]
+    metrics, _, _ = one_step(tmp_path, reference, equal, loss=loss)
+    assert metrics["train/loss"] == pytest.approx(sum(alone) / 2, rel=1e-4)
+    assert metrics["train/adv_absmax"] == 0.0, "equal rewards are no advantage"
+
+
+def test_the_micro_batch_budget_changes_neither_loss_nor_gradient(tmp_path, reference):
+    wanted_metrics, wanted, _ = one_step(tmp_path, reference, groups(), micro_batch_tokens=10_000)
+    for budget in (1, 45, 70):
+        metrics, gradient, _ = one_step(tmp_path, reference, groups(), micro_batch_tokens=budget)
+        assert metrics["train/loss"] == pytest.approx(wanted_metrics["train/loss"], abs=1e-6)
+        for name in ("ratio_mean", "ratio_max", "kl_ref_k3", "clip_frac", "entropy"):
+            name = f"train/{name}"
+            assert metrics[name] == pytest.approx(wanted_metrics[name], abs=1e-5)
+        for name in wanted:
+            torch.testing.assert_close(gradient[name], wanted[name], atol=1e-6, rtol=1e-5)
+
+
+def test_only_trained_positions_reach_the_output_layer(tmp_path, reference):
+    rows = []
+    model = tiny_model(seed=3, width=32)
+    model.get_output_embeddings().register_forward_hook(lambda m, inputs, out: rows.append(len(inputs[0])))
+    metrics, _, _ = one_step(tmp_path, reference, groups(), model=model)
+    assert (
+        sum(rows)
+        == metrics["train/tokens"]
+        == sum(sum(e.loss_mask) for group in groups() for e in group.episodes)
+    )
+
+
+def test_numbers_at_masked_positions_count_for_nothing(tmp_path, reference):
+    def spoilt(episode):
+        old = [
+            o if m else float("nan") for o, m in zip(episode.old_log_probs, episode.loss_mask, strict=True)
+        ]
+        return dataclasses.replace(episode, old_log_probs=tuple(old))
+
+    bad = [group_of(*(spoilt(episode) for episode in group.episodes)) for group in groups()]
+    clean_metrics, wanted, _ = one_step(tmp_path, reference, groups())
+    metrics, gradient, _ = one_step(tmp_path, reference, bad)
+    assert metrics == clean_metrics
+    assert all(torch.equal(gradient[name], wanted[name]) for name in wanted)
+
+
+def test_an_inherited_prefix_is_context_but_is_not_trained(tmp_path, reference):
+    """Another prefix changes the gradient only through what it makes of the suffix's log-probs."""
+    fault = groups()[1]
+    _, gradient, _ = one_step(tmp_path, reference, [fault])
+    model = tiny_model(seed=3, width=32)
+    slow_terms(model, reference, [fault], component).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradient[f"model.{name}"], parameter.grad, atol=1e-6, rtol=1e-5)
+    # Trained as well, the prefix would make a difference that the above would have seen.
+    whole = [
+        sampled(
+            episode.index,
+            [(turn.start, turn.end) for turn in episode.turns],
+            len(episode.token_ids),
+            condition="fault",
+            parts=tuple(vars(episode.reward_parts).values()),
+        )
+        for episode in fault.episodes
+    ]
+    _, other, _ = one_step(tmp_path, reference, [group_of(*whole)])
+    assert any(not torch.allclose(other[name], gradient[name], atol=1e-4) for name in gradient)
+
+
+def test_the_reference_is_frozen_and_is_no_part_of_the_module(tmp_path, reference):
+    before = weights_of(reference)
+    _, _, module = one_step(tmp_path, reference, groups())
+    assert same_weights(before, weights_of(reference))
+    assert {name.split(".")[0] for name in module.state_dict()} == {"model"}
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_a_step_without_groups_leaves_the_weights_bit_for_bit(tmp_path, reference, weight_decay):
+    module = grpo_module(reference, weight_decay=weight_decay)
+    before = weights_of(module)
+    metrics = Metrics()
+    trainer = fit(tmp_path, module, 2, lambda step: RolloutTicket(step, [], {"rollout/x": 1.0}), metrics)
+    assert same_weights(before, weights_of(module))
+    assert trainer.global_step == 2
+    assert metrics.steps[1]["train/episodes"] == 0.0 and metrics.steps[1]["train/grad_norm"] == 0.0
+    assert metrics.steps[1]["rollout/x"] == 1.0 and "train/loss" not in metrics.steps[1]
+
+
+def test_an_empty_step_between_two_others_does_not_move_weights_by_momentum(tmp_path, reference):
+    module, seen = grpo_module(reference), []
+
+    def make(step):
+        seen.append(weights_of(module))
+        return RolloutTicket(step, groups() if step == 0 else [])
+
+    fit(tmp_path, module, 3, make)
+    # Items are fetched one step ahead, so the weights are compared after the first update has been seen.
+    assert not same_weights(seen[0], weights_of(module))
+    assert same_weights(seen[-1], weights_of(module))
+
+
+def test_a_gradient_that_is_not_finite_is_an_error_and_the_weights_stay(tmp_path, reference):
+    module = grpo_module(reference)
+    with torch.no_grad():  # at a token of the context
+        module.model.get_input_embeddings().weight[groups()[0].episodes[0].token_ids[3]] = float("inf")
+    before = weights_of(module)
+    with pytest.raises(TrainingError, match="gradient of step 1 is not finite"):
+        fit(tmp_path, module, 1, lambda step: RolloutTicket(step, groups()))
+    assert same_weights(before, weights_of(module))
+
+
+def test_a_loss_that_is_not_finite_is_an_error_and_the_weights_stay(tmp_path, reference):
+    """The cap on log-ratios swallows the gradient of a NaN among the sampler's log-probs."""
+    first, second = groups()[0].episodes
+    old = [float("nan") if mask else 0.0 for mask in first.loss_mask]
+    spoilt = dataclasses.replace(first, old_log_probs=tuple(old))
+    module = grpo_module(reference)
+    before = weights_of(module)
+    with pytest.raises(TrainingError, match="loss of step 1 is not finite"):
+        fit(tmp_path, module, 1, lambda step: RolloutTicket(step, [group_of(spoilt, second)]))
+    assert same_weights(before, weights_of(module))
+
+
+def test_the_reported_reward_is_that_of_the_runs_weights(tmp_path, reference):
+    weights = RewardWeights(1.0, 0.0, 0.0)
+    metrics, _, _ = one_step(
+        tmp_path, reference, groups(), normalise=partial(component, weights=weights), reward_weights=weights
+    )
+    assert metrics["train/reward_mean"] == pytest.approx(2 / 5)
+    assert metrics["train/progress_mean"] == pytest.approx((0.5 + 0.25 - 0.5 + 0.5 + 0) / 5)
+    default, _, _ = one_step(tmp_path, reference, groups())
+    total = (1 + 0.15 + 0.1) + 0.075 + -0.15 + (1 + 0.15 + 0.05) + 0
+    assert default["train/reward_mean"] == pytest.approx(total / 5)
+
+
+def test_a_failed_stop_and_a_bad_call_are_capped_in_the_loss(tmp_path, reference):
+    """By hand, for two tokens of ratio 1: advantages +a and -a become 0 and -a, or -0.5 and -a."""
+    with torch.no_grad():
+        ids = made_episode([(5, 6)], 6, seed=1).token_ids
+        own = float(slow_log_probs(tiny_model(seed=3, width=32), ids)[4])
+    good = made_episode([(5, 6)], 6, seed=1, parts=(0.0, 0.5, 0.0), old=[own] * 6)
+    poor = made_episode([(5, 6)], 6, seed=1, parts=(0.0, 0.0, 0.0), old=[own] * 6)
+    a = 2**-0.5  # z-scores of two values, with the sample deviation
+    refused = ToolResult('{"error":{}}', is_error=True)
+    bad_turn = dataclasses.replace(good.turns[0], call=ToolCall("x", {}), result=refused)
+    for member, loss in (
+        (good, 0.0),
+        (dataclasses.replace(good, stop="final_answer"), a / 2),
+        (dataclasses.replace(good, turns=(bad_turn,)), (0.5 + a) / 2),
+    ):
+        metrics, _, _ = one_step(tmp_path, reference, [group_of(member, poor)], loss=GRPOLoss(kl=0.0))
+        assert metrics["train/adv_max"] == pytest.approx(a, abs=1e-5)
+        assert metrics["train/loss"] == pytest.approx(loss, abs=1e-5)
+
+
+def pseudo_reward(task, episode) -> RewardParts:
+    """Some reward that differs between episodes and follows from their tokens alone."""
+    return RewardParts(0.0, (sum(episode.token_ids) % 97) / 97, 0.0)
+
+
+def test_on_a_real_on_policy_step_the_ratio_is_one(tmp_path):
+    policy = toy_policy()
+    sampler = HFSampler(policy.model, policy.renderer.stop_ids, max_in_flight=8)
+    collector = Collector(sampler, policy.renderer, {"toy": TOY}, Limits(600, 24, 3))
+    maker = GroupMaker(collector, toy_tasks(4), None, GroupPlan(2, 0, 4, 0), pseudo_reward, seed=1)
+    module = GRPOModule(policy.model, policy.frozen_copy(), component, GRPOLoss(), learning_rate=1e-3)
+    metrics = Metrics()
+    fit(tmp_path, module, 3, RolloutTicket, metrics, RolloutCallback(maker, sampler))
+    for step, numbers in enumerate(metrics.steps):
+        assert numbers["rollout/groups_accepted"] == 2.0 and numbers["train/tokens"] > 100
+        assert numbers["train/samp_logp_absdiff_max"] < 1e-4
+        for name in ("ratio_mean", "ratio_min", "ratio_max"):
+            assert numbers[f"train/{name}"] == pytest.approx(1.0, abs=1e-4)
+        assert numbers["train/clip_frac"] == 0.0
+        assert (numbers["train/kl_ref_max"] > 1e-5) == (step > 0), "the policy leaves the reference"
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(range(5)))
+def test_the_order_of_episodes_changes_no_number(tmp_path, reference, order):
+    parts = [episode for group in groups() for episode in group.episodes]
+    clean = group_of(*(parts[i] for i in order if i < 2))
+    fault = group_of(*(parts[i] for i in order if i >= 2))
+    wanted, _, _ = one_step(tmp_path, reference, groups())
+    metrics, _, _ = one_step(tmp_path, reference, [fault, clean])
+    assert metrics["train/loss"] == pytest.approx(wanted["train/loss"], abs=1e-6)
+    assert metrics["train/grad_norm"] == pytest.approx(wanted["train/grad_norm"], rel=1e-5)

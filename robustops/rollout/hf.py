@@ -112,6 +112,7 @@ class HFSampler:
     def release(self, session: int) -> None:
         if (ended := self._sessions.pop(session, None)) is not None:
             self._free.append(ended.slot)
+            self._free.sort(reverse=True)  # a used sampler then hands out slots as a fresh one does
         self._queue = deque(request for request in self._queue if request.session != session)
 
     def sync(self, weights: NamedWeights, version: int) -> None:

@@ -73,14 +73,14 @@ class DrillMaker:
         self.world = LocalWorld(domain)
 
     def draw(self, index: int) -> Drill:
-        """One drill of one to four calls."""
+        """One drill of two to five calls."""
         rng = generator(self.seed, "drill", self.domain.name, index)
         database = DatabaseSpec(seed=child_seed(self.seed, "drill world", rng.randrange(WORLDS)))
-        names = rng.sample(sorted(self.specs), min(len(self.specs), rng.randint(5, 10)))
+        names = rng.sample(sorted(self.specs), min(len(self.specs), rng.randint(3, 8)))
         self.world.reset(self._task(index, "", names, database))
         calls: list[tuple[ToolCall, ToolResult]] = []
         phrases: list[str] = []
-        for _ in range(rng.choice((1, 2, 2, 3, 3, 4))):
+        for _ in range(rng.choice((2, 3, 3, 4, 4, 5))):
             self._extend(rng, names, calls, phrases)
         prompt = phrases[0][0].upper() + phrases[0][1:] if phrases else "Do nothing"
         for phrase in phrases[1:]:

@@ -8,12 +8,16 @@ import torch
 from robustops.learning.data import RolloutTicket
 from robustops.learning.groups import GroupMaker, GroupPlan, StepGroups
 from robustops.learning.grpo_module import GRPOLoss, GRPOModule
+from robustops.learning.policy import load_policy
 from robustops.learning.rollout_callback import RolloutCallback, episode_metrics, rollout_metrics
 from robustops.objectives.advantages import component
 from robustops.records import EpisodeError, Group, RewardParts, ToolCall, ToolResult, Turn
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import EpisodeStart, Limits
 from robustops.rollout.hf import HFSampler
+from robustops.settings import ModelSettings
+from tests.learning.small_run import LIMITS as MEMORISED_LIMITS
+from tests.learning.small_run import itsm
 from tests.learning.support import Metrics, fit, made_episode, same_weights, toy_policy, weights_of
 from tests.rollout.fake_sampler import FakeSampler
 from tests.tiny_model import tiny_model
@@ -115,23 +119,28 @@ def test_sampled_tokens_change_with_the_weights(tmp_path, shared):
     assert moving[1] != moving[0] and moving[2] != moving[1]
 
 
-def test_a_sampler_that_has_been_used_samples_as_a_fresh_one():
+def test_a_sampler_that_has_been_used_samples_as_a_fresh_one(base_model):
     """A resumed run has a fresh sampler; it must not differ in the last bit from one that went on."""
-    policy = toy_policy()
-    lengths = [EpisodeStart(task, "clean", i, seed=i) for i, task in enumerate(toy_tasks(5))]
-    wanted = [EpisodeStart(task, "clean", i, seed=100 + i) for i, task in enumerate(toy_tasks(3))]
+    domain, tasks = itsm()
+    policy = load_policy(ModelSettings(checkpoint=str(base_model)), str(base_model))
+
+    def starts(seed):
+        return [EpisodeStart(task, "clean", i, seed=seed + 10 * i) for task in tasks for i in range(4)]
 
     def collector():
-        sampler = HFSampler(policy.model, policy.renderer.stop_ids, max_in_flight=16)
-        return Collector(sampler, policy.renderer, {"toy": TOY}, LIMITS, max_in_flight=16)
+        sampler = HFSampler(policy.model, policy.renderer.stop_ids, max_in_flight=32)
+        return Collector(sampler, policy.renderer, {"itsm": domain}, MEMORISED_LIMITS, max_in_flight=32)
 
     used = collector()
-    for _ in range(3):
-        used.run(lengths)
-        used.sampler.sync([], 0)
-    one, two = ([run.episode for run in c.run(wanted)] for c in (used, collector()))
-    assert [e.token_ids for e in one] == [e.token_ids for e in two]
-    assert [e.old_log_probs for e in one] == [e.old_log_probs for e in two]
+    for step in range(2):
+        used.run(starts(100 + step))
+        used.sampler.sync([], step)
+        for size in (12, 5):
+            one, two = (
+                [run.episode for run in c.run(starts(200 + step)[:size])] for c in (used, collector())
+            )
+            assert [e.token_ids for e in one] == [e.token_ids for e in two]
+            assert [e.old_log_probs for e in one] == [e.old_log_probs for e in two]
 
 
 def test_the_makers_state_travels_with_the_callback():

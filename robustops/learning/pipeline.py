@@ -13,6 +13,7 @@ import torch
 from robustops import __version__
 from robustops.errors import ConfigError
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
+from robustops.learning.memory import reuse_freed_memory
 from robustops.learning.progress import progress
 from robustops.learning.run import BASE, Run
 from robustops.learning.stages import STAGES, check_stages
@@ -27,7 +28,7 @@ from robustops.tracking.tables import evaluation_cells, print_results
 def run_training(settings: TrainSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content."""
     check_stages(settings)
-    _threads(settings)
+    _prepare(settings)
     with Run(settings, run_dir, config) as run:
         before = BASE
         for stage in settings.stages:
@@ -44,7 +45,7 @@ def run_training(settings: TrainSettings, run_dir: Path, config: Mapping[str, An
 
 def run_evaluation(settings: EvaluateSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Evaluate policies, those of a finished run if `settings.run` names its folder."""
-    _threads(settings)
+    _prepare(settings)
     with Run(settings, run_dir, config) as run:
         source = Path(settings.run) if settings.run is not None else None
         for policy in settings.policies:
@@ -130,6 +131,7 @@ def _facts(settings: PolicyCommandSettings, config: Mapping[str, Any]) -> dict[s
     }
 
 
-def _threads(settings: PolicyCommandSettings) -> None:
+def _prepare(settings: PolicyCommandSettings) -> None:
+    reuse_freed_memory()
     if settings.hardware.threads > 0:
         torch.set_num_threads(settings.hardware.threads)

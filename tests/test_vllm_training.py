@@ -12,10 +12,14 @@ import pytest
 
 from robustops.monitor.telemetry import read_telemetry
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+ABSENT = importlib.util.find_spec("vllm") is None
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.skipif(ABSENT, reason="scripts/install_vllm_cpu.sh installs vLLM"),
+]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="scripts/install_vllm_cpu.sh installs it")
 @pytest.mark.timeout(600)
 def test_grpo_samples_with_vllm_and_updates_its_weights_in_place(tmp_path: Path) -> None:
     folder = tmp_path / "run"

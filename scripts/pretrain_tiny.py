@@ -58,7 +58,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterator[str], vocab_size: int, numbers: Sequence[str] = NUMBERS
+) -> PreTrainedTokenizerFast:
     """Byte-level BPE and number tokens; the chat template lists tools as compact signatures."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -75,7 +77,7 @@ def build_tokenizer(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens(TAGS + NUMBERS)
+    tokenizer.add_tokens([*TAGS, *numbers])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,7 @@ def pretraining() -> ModuleType:
     spec = importlib.util.spec_from_file_location("pretrain_tiny", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
 
@@ -59,7 +61,7 @@ def _texts() -> Iterator[str]:
 
 def tiny_tokenizer(chat_template: str | None = None, vocab_size: int = 480) -> PreTrainedTokenizerFast:
     """Byte-level BPE trained on conversations of the toy domain."""
-    tokenizer = pretraining().build_tokenizer(_texts(), vocab_size)
+    tokenizer = pretraining().build_tokenizer(_texts(), vocab_size, numbers=())
     if chat_template is not None:
         tokenizer.chat_template = chat_template
     return tokenizer

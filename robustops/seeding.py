@@ -19,6 +19,18 @@ def generator(seed: int, *names: str | int) -> random.Random:
     return random.Random(child_seed(seed, *names))
 
 
+def shuffled_passes(places: range, size: int, seed: int, *names: str | int) -> list[int]:
+    """Items at the given places of an endless sequence of passes over 0 .. size - 1.
+
+    Every pass is a permutation of its own, which depends on the root seed, the names and its number only.
+    """
+    orders: dict[int, list[int]] = {}
+    for number in {place // size for place in places}:
+        orders[number] = list(range(size))
+        generator(seed, *names, number).shuffle(orders[number])
+    return [orders[place // size][place % size] for place in places]
+
+
 def array_generator(seed: int, *names: str | int) -> np.random.Generator:
     """Numpy generator for the given names."""
     return np.random.Generator(np.random.PCG64(child_seed(seed, *names)))

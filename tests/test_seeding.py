@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robustops.seeding import array_generator, child_seed, generator
+from robustops.seeding import array_generator, child_seed, generator, shuffled_passes
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x1f")) | st.integers(), max_size=4)
 
@@ -64,3 +64,16 @@ def test_child_seeds_are_spread_evenly() -> None:
     """4096 children over 16 bins of their top bits: chi-square with 15 degrees of freedom."""
     bins = np.bincount([child_seed(0, "spread", i) >> 59 for i in range(4096)], minlength=16)
     assert ((bins - 256) ** 2 / 256).sum() < 37.7  # 99.9 % quantile
+
+
+@given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 30), st.integers())
+def test_shuffled_passes_visit_everything_once_a_pass(size: int, first: int, count: int, seed: int) -> None:
+    everything = shuffled_passes(range(5 * size), size, seed, "cases", "clean")
+    for number in range(5):
+        own = everything[number * size : (number + 1) * size]
+        order = list(range(size))
+        random.Random(child_seed(seed, "cases", "clean", number)).shuffle(order)
+        assert own == order
+    part = range(first, first + count)
+    longer = shuffled_passes(range(first + count), size, seed, "x")
+    assert shuffled_passes(part, size, seed, "x") == longer[first:], "where one begins changes nothing"

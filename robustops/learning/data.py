@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from random import Random
 
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
 from robustops.learning.batching import Sequences, micro_batches, pad
 from robustops.records import Episode, Group
-from robustops.seeding import child_seed
+from robustops.seeding import shuffled_passes
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,8 @@ class DemonstrationSchedule:
         return DemonstrationBatch(step, parts, tuple(chosen))
 
     def _indices(self, step: int) -> list[int]:
-        total = len(self.demonstrations)
         places = range(step * self.size, (step + 1) * self.size)
-        orders = {epoch: self._order(epoch) for epoch in {place // total for place in places}}
-        return [orders[place // total][place % total] for place in places]
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self.demonstrations)))
-        Random(child_seed(self.seed, "epoch", epoch)).shuffle(order)
-        return order
+        return shuffled_passes(places, len(self.demonstrations), self.seed, "epoch")
 
 
 def demonstration(episode: Episode, valid: Sequence[bool]) -> Demonstration:

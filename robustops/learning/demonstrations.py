@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
 
 from robustops.errors import TrainingError
 from robustops.faults.manifest import Manifest
@@ -13,7 +12,7 @@ from robustops.records import Episode, Task
 from robustops.rewards.parts import bad_turns, reward_parts
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import EpisodeRun, EpisodeStart
-from robustops.seeding import child_seed
+from robustops.seeding import generator
 
 
 def demonstration_starts(
@@ -22,7 +21,7 @@ def demonstration_starts(
     """One start a case; about `fault_share` of those that the manifest assigns a fault meet it."""
     starts = []
     for task in tasks:
-        rng = Random(child_seed(seed, "demonstration", task.case_id))
+        rng = generator(seed, "demonstration", task.case_id)
         plan = manifest.plan(task.case_id) if manifest is not None else None
         if rng.random() >= fault_share:
             plan = None

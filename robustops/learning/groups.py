@@ -12,7 +12,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from robustops.faults.branch import Branch, branch
@@ -23,7 +22,7 @@ from robustops.records import Episode, Group, RewardParts, Task
 from robustops.rewards.combine import RewardWeights
 from robustops.rollout.collector import Collector, valid_episodes
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
-from robustops.seeding import child_seed
+from robustops.seeding import child_seed, shuffled_passes
 
 CLEAN, FAULT = "clean", "fault"
 Reward = Callable[[Task, Episode], RewardParts]
@@ -113,15 +112,11 @@ class GroupMaker:
     # ---------------------------------------------------------------------------------------------
     def _draw(self, condition: str, number: int) -> list[_Slot]:
         """The next cases; each pass over the tasks is a fresh permutation."""
-        slots = []
-        for _ in range(number):
-            place = self.drawn[condition]
-            self.drawn[condition] += 1
-            epoch, index = divmod(place, len(self.tasks))
-            order = list(range(len(self.tasks)))
-            Random(child_seed(self.seed, "cases", condition, epoch)).shuffle(order)
-            slots.append(_Slot(self.tasks[order[index]], condition, place))
-        return slots
+        first = self.drawn[condition]
+        places = range(first, first + number)
+        self.drawn[condition] += number
+        cases = shuffled_passes(places, len(self.tasks), self.seed, "cases", condition)
+        return [_Slot(self.tasks[case], condition, place) for case, place in zip(cases, places, strict=True)]
 
     def _sample(
         self,

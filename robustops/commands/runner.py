@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from hydra import version
@@ -109,16 +108,12 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
     parser, options = _parse(command, arguments)
     job = Job(command)
     try:
-        with _interrupts() as interrupted:
-            try:
-                with _plain_exceptions():
-                    _run_hydra(options, parser, job, str(conf_dir()), command)
-            except SystemExit as stop:
-                if interrupted.is_set():
-                    raise KeyboardInterrupt from None
-                return int(stop.code or 0)
+        with _interrupts(), _plain_exceptions():
+            _run_hydra(options, parser, job, str(conf_dir()), command)
     except KeyboardInterrupt:
         return _say_interrupted(command, job.run_dir)
+    except SystemExit as stop:
+        return int(stop.code or 0)
     except COMPOSE_ERRORS as error:
         raise explain(error, ROOTS[command]) from error
     except ValueError as error:
@@ -164,20 +159,14 @@ def _plain_exceptions() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Notes Ctrl-C, since Lightning turns it into an ordinary exit."""
-    seen = threading.Event()
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where whoever started this process had it ignored."""
     if threading.current_thread() is not threading.main_thread():
-        yield seen
+        yield
         return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        seen.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, handle)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        yield seen
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -7,7 +7,7 @@ an agent can notice. No name or label of the task plays a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from robustops.worlds.toolset import ToolSpec, refusal, reply_text
 
 #: Shortest reply that is worth cutting, in characters.
 SHORTEST_CUT = 24
-#: How many other values of an identity argument are tried at most.
+#: How many other rows are tried for a reply about another object at most.
 SIBLING_TRIES = 12
 #: Optional arguments that page through a list: they are no filters.
 PAGING = frozenset(
@@ -39,8 +39,8 @@ class Context:
 
     result: the native reply; changed: whether the call changed the database; earlier: the native replies
     of the episode so far, oldest first; read: runs another read call and returns its native reply;
-    values: all values of a "table.column", in table order; rng: draws among admissible faulty replies
-    (it never decides on eligibility).
+    rows: the distinct values of columns of a table, in table order; rng: draws among admissible faulty
+    replies (it never decides on eligibility).
     """
 
     call: ToolCall
@@ -49,7 +49,7 @@ class Context:
     changed: bool
     earlier: Sequence[Exchange]
     read: Callable[[ToolCall], ToolResult]
-    values: Callable[[str], Sequence[Any]]
+    rows: Callable[[str, Sequence[str]], Sequence[Sequence[Any]]]
     rng: Random
 
 
@@ -152,34 +152,53 @@ def _other_object(context: Context) -> ToolResult | None:
     """The same tool's reply about another object of the same kind."""
     if context.spec.kind != "read" or not context.spec.identity:
         return None
-    # The last identity argument is the most specific one (event of a calendar).
-    for name, target in reversed(context.spec.identity.items()):
-        column = target.rpartition(".")[2]
-        if name not in context.call.arguments or not _echoes(context, name, column):
-            continue
-        found = []
-        for value in _neighbours(context.values(target), context.call.arguments[name]):
-            reply = context.read(ToolCall(context.call.name, {**context.call.arguments, name: value}))
-            echo = reply.data.get(column) if isinstance(reply.data, dict) and not reply.is_error else None
-            if echo is not None and not same(echo, context.call.arguments[name]):
-                found.append(reply)
-            if len(found) == 3:
-                break
+    # The table of the last identity argument is the most specific one (event of a calendar).
+    tables = dict.fromkeys(target.partition(".")[0] for target in reversed(context.spec.identity.values()))
+    for table in tables:
+        found = _siblings(context, table)
         if found:
             return context.rng.choice(found)
     return None
 
 
-def _echoes(context: Context, name: str, column: str) -> bool:
-    data = context.result.data
-    return isinstance(data, dict) and column in data and same(data[column], context.call.arguments[name])
+def _siblings(context: Context, table: str) -> list[ToolResult]:
+    """Up to three replies about other rows of a table that the call and its reply identify one row of."""
+    identity, arguments = context.spec.identity, context.call.arguments
+    columns = {name: t.partition(".")[2] for name, t in identity.items() if t.partition(".")[0] == table}
+    given = [arguments.get(name) for name in columns]
+    own = _shown(context.result, columns)
+    if None in given or own is None or not _alike(own, given):
+        return []
+    found: list[ToolResult] = []
+    for values in _neighbours(context.rows(table, tuple(columns.values())), given):
+        other = {**arguments, **dict(zip(columns, values, strict=True))}
+        reply = context.read(ToolCall(context.call.name, other))
+        shown = _shown(reply, columns)
+        if shown is not None and not _alike(shown, given):
+            found.append(reply)
+        if len(found) == 3:
+            break
+    return found
 
 
-def _neighbours(values: Sequence[Any], given: Any) -> list[Any]:
-    """Other values, beginning after the given one and wrapping around."""
-    place = next((i for i, value in enumerate(values) if same(value, given)), 0)
-    others = [*values[place + 1 :], *values[:place]]
-    return [value for value in others if value is not None and not same(value, given)][:SIBLING_TRIES]
+def _shown(result: ToolResult, columns: Mapping[str, str]) -> list[Any] | None:
+    """The values of these columns in a reply about one object; None where one is missing."""
+    data = result.data
+    if result.is_error or not isinstance(data, dict):
+        return None
+    values = [data.get(column) for column in columns.values()]
+    return None if None in values else values
+
+
+def _alike(values: Sequence[Any], given: Sequence[Any]) -> bool:
+    return all(same(a, b) for a, b in zip(values, given, strict=True))
+
+
+def _neighbours(rows: Sequence[Sequence[Any]], given: Sequence[Any]) -> list[Sequence[Any]]:
+    """Other rows, beginning after the given one and wrapping around."""
+    place = next((i for i, row in enumerate(rows) if _alike(row, given)), 0)
+    others = [*rows[place + 1 :], *rows[:place]]
+    return [row for row in others if None not in row and not _alike(row, given)][:SIBLING_TRIES]
 
 
 def _filter_dropped(context: Context) -> ToolResult | None:

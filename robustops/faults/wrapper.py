@@ -185,7 +185,7 @@ class FaultyWorld:
     ) -> Context:
         task_id = self._task.id if self._task else ""
         rng = generator(0, "fault", task_id, subtype, self._counts.get(subtype, 0), call.key(), self.hits)
-        return Context(call, spec, native, changed, self._earlier, self._read, self._values, rng)
+        return Context(call, spec, native, changed, self._earlier, self._read, self._rows, rng)
 
     def _record(
         self, call: ToolCall, spec: ToolSpec, native: ToolResult, changed: bool, start: Snapshot | None
@@ -242,21 +242,22 @@ class FaultyWorld:
             raise WorldError(f"{call.name} is no read tool of this task; mechanisms may only read")
         return self.world.step(call)
 
-    def _values(self, target: str) -> list[Any]:
-        """Values of a "table.column": from the database, or from replies where it is out of reach."""
-        table, _, column = target.partition(".")
+    def _rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Distinct values of columns: from the database, or from replies where it is out of reach."""
         database = getattr(getattr(self.world, "tools", None), "database", None)
         if isinstance(database, WorldDatabase):
-            sql = f'SELECT "{check_name(column)}" AS value FROM "{check_name(table)}" ORDER BY rowid'
-            return list(dict.fromkeys(row["value"] for row in database.query(sql)))
-        return list(dict.fromkeys(_seen(column, [result.data for _, result in self._earlier])))
+            names = ", ".join(f'"{check_name(column)}"' for column in columns)
+            rows = database.query(f'SELECT {names} FROM "{check_name(table)}" ORDER BY rowid')
+        else:
+            rows = _seen(columns, [result.data for _, result in self._earlier])
+        return list(dict.fromkeys(tuple(row[column] for column in columns) for row in rows))
 
 
-def _seen(column: str, data: Any) -> list[Any]:
-    """All plain values that a column has anywhere in nested replies."""
+def _seen(columns: Sequence[str], data: Any) -> list[dict[str, Any]]:
+    """All objects in nested replies that have plain values in these columns."""
     if isinstance(data, list):
-        return [value for item in data for value in _seen(column, item)]
+        return [row for item in data for row in _seen(columns, item)]
     if not isinstance(data, dict):
         return []
-    own = [data[column]] if isinstance(data.get(column), str | int) else []
-    return own + [value for item in data.values() for value in _seen(column, item)]
+    own = [data] if all(isinstance(data.get(column), str | int) for column in columns) else []
+    return own + [row for item in data.values() for row in _seen(columns, item)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from robustops.errors import TrainingError
 from robustops.faults.manifest import Manifest
@@ -48,7 +49,7 @@ def collect_episodes(
     return episodes
 
 
-def to_demonstrations(episodes: Iterable[Episode]) -> list[Demonstration]:
+def to_demonstrations(episodes: Sequence[Episode]) -> list[Demonstration]:
     """Successful episodes that ended with an answer; their bad calls get no loss (RobustOps, SFT masks)."""
     chosen = [
         demonstration(episode, [not bad for bad in bad_turns(episode)])
@@ -56,7 +57,11 @@ def to_demonstrations(episodes: Iterable[Episode]) -> list[Demonstration]:
         if episode.success and episode.stop == "final_answer"
     ]
     if not chosen:
+        ends = Counter(e.stop or "error" for e in episodes)
+        counts = ", ".join(f"{stop} {count}" for stop, count in ends.most_common())
         raise TrainingError(
-            "no successful demonstration was collected; check the expert with: robustops tasks verify=true"
+            f"none of {len(episodes)} demonstrations was successful (how they ended: {counts}); give "
+            "episodes more room with model.context_tokens, model.answer_tokens or model.max_turns, or "
+            "check the expert with: robustops tasks verify=true"
         )
     return chosen

@@ -23,6 +23,8 @@ from robustops.worlds.toolset import ToolSpec
 WORLDS = 64
 _JOINTS = (". Then ", "; then ", ". Next, ", ", and then ", ". After that ")
 _REFERENCES = ("that {}", "its {}", "the {} found", "the {} returned")
+_MENTIONS = ("{name} {value}", "{name} {value}", "{value} as {name}", "{value} ({name})")
+_VALUES_FIRST = ("for {listed}: {title}", "given {listed}, {title}", "{listed}: {title}")
 _NOUNS = ("printer", "server", "laptop", "router", "mail", "disk", "screen", "badge", "cable", "portal")
 _STATES = ("slow", "broken", "offline", "late", "noisy", "full", "missing", "locked", "ready", "new")
 
@@ -82,7 +84,7 @@ class DrillMaker:
         phrases: list[str] = []
         for _ in range(rng.choice((2, 3, 3, 4, 4, 5))):
             self._extend(rng, names, calls, phrases)
-        prompt = phrases[0][0].upper() + phrases[0][1:] if phrases else "Do nothing"
+        prompt = phrases[0] if phrases else "do nothing"
         for phrase in phrases[1:]:
             prompt += rng.choice(_JOINTS) + phrase
         return Drill(self._task(index, prompt + ".", names, database), tuple(calls))
@@ -120,10 +122,15 @@ class DrillMaker:
                 parts.append(rng.choice(_REFERENCES).format(words))
                 continue
             arguments[name] = self._value(rng, spec, name)
-            parts.append(f"{words} {_spoken(arguments[name])}")
+            parts.append(rng.choice(_MENTIONS).format(name=words, value=_spoken(arguments[name])))
         title = spec.name.replace("_", " ") if rng.random() < 0.7 else spec.name
-        joint = rng.choice((" with ", ": ", " for "))
-        return arguments, title + (joint + rng.choice((", ", " and ")).join(parts) if parts else "")
+        if not parts:
+            return arguments, title
+        rng.shuffle(parts)
+        listed = rng.choice((", ", " and ")).join(parts)
+        if rng.random() < 0.3:
+            return arguments, rng.choice(_VALUES_FIRST).format(title=title, listed=listed)
+        return arguments, title + rng.choice((" with ", ": ", " for ")) + listed
 
     def _value(self, rng: Random, spec: ToolSpec, name: str) -> Any:
         schema = spec.input_schema["properties"][name]

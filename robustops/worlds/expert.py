@@ -23,6 +23,7 @@ ATTEMPTS = 8
 
 Read = Generator[ToolCall, ToolResult, Row | None]
 Rows = Generator[ToolCall, ToolResult, list[Row]]
+Write = Generator[ToolCall, ToolResult, Row]
 
 
 class ExpertError(TaskError):
@@ -81,13 +82,13 @@ def read_rows(
 ) -> Rows:
     """Ask for a list until it is complete; rows that do not match are left out (an ignored filter).
 
-    rows: key of the list in the reply.
+    rows: key of the list in the reply; a reply that is a bare list will do, too.
     """
     call = ToolCall(name, arguments)
     result = ToolResult("")
     for _ in range(ATTEMPTS):
         result = yield call
-        data = result.data
+        data = {rows: result.data} if isinstance(result.data, list) else result.data
         if isinstance(data, dict) and isinstance(data.get(rows), list) and not data.get("incomplete"):
             found = [row for row in data[rows] if matches(row, match or {})]
             if found or not data[rows] or not _foreign(data[rows], match or {}):
@@ -102,9 +103,7 @@ def _foreign(rows: list[Row], match: Mapping[str, Any]) -> bool:
     return bool(match) and len({tuple(row.get(name) for name in match) for row in rows}) == 1
 
 
-def write(
-    name: str, arguments: dict[str, Any], *, landed: Callable[[], Read]
-) -> Generator[ToolCall, ToolResult, Row]:
+def write(name: str, arguments: dict[str, Any], *, landed: Callable[[], Read]) -> Write:
     """Make a change exactly once.
 
     landed: a block that reads back and returns the changed row, or None if the change is not there; it
@@ -150,3 +149,33 @@ def seen_values(
         return row if row is not None and matches(row, values) else None
 
     return look
+
+
+def seen_in(
+    name: str, arguments: dict[str, Any], *, rows: str, match: Mapping[str, Any], gone: bool = False
+) -> Callable[[], Read]:
+    """A `landed` block: a list about `arguments` has a row that matches (`gone`: has none)."""
+
+    def look() -> Read:
+        found = yield from read_rows(name, arguments, rows=rows, match=arguments)
+        hits = [row for row in found if matches(row, match)]
+        if gone:
+            return None if hits else {"deleted": True}
+        return hits[0] if hits else None
+
+    return look
+
+
+def or_refused(block: Write, code: str) -> Read:
+    """Run a write, but return None where it is refused with this code."""
+    call = next(block)
+    while True:
+        result = yield call
+        if error_code(result) == code:
+            block.close()
+            return None
+        try:
+            call = block.send(result)
+        except StopIteration as stop:
+            row: Row = stop.value
+            return row

@@ -7,12 +7,10 @@ import pytest
 
 from robustops.errors import ConfigError
 from robustops.faults.manifest import Manifest, build_manifest
-from robustops.faults.plan import FAMILIES, SUBTYPES, FaultPlan, fault_choices
-from robustops.faults.scheduler import FaultScheduler
-from robustops.faults.selector import ManifestSelector, SchedulerSelector
+from robustops.faults.plan import FAMILIES, SUBTYPES, fault_choices
 from robustops.worlds.environment import LocalWorld
 from robustops.worlds.scripted import run_expert
-from tests.faults.support import Recorder, observe
+from tests.faults.support import Recorder
 from tests.toy_domain import TOY, toy_tasks
 
 TASKS = toy_tasks(12)
@@ -109,23 +107,3 @@ def test_files_that_are_no_manifest_are_refused(manifest, tmp_path):
         Manifest.load(tmp_path / "absent.json")
     with pytest.raises(ConfigError, match="unknown fault subtype 'gremlin'"):
         build_manifest(TASKS, DOMAINS, ("gremlin",))
-
-
-def test_selectors(manifest):
-    task = TASKS[0]
-    _, opportunities = observe(LocalWorld(TOY), TOY, task)
-    fixed = ManifestSelector(manifest)
-    choice = fixed.select(task, opportunities, 0, 0)
-    assert choice.plan == manifest.plan(task.case_id)
-    subtypes, ordinals = choice.opportunity.subtypes, choice.opportunity.ordinals
-    assert (choice.plan.subtype, choice.plan.opportunity) in set(zip(subtypes, ordinals, strict=True))
-    assert fixed.select(task, [], 0, 0) is None
-    scheduler = FaultScheduler(("truncated_body", "missing_rows"))
-    free = SchedulerSelector(scheduler)
-    for slot in range(4):
-        free.record(free.select(task, opportunities, 0, slot))
-    assert sum(scheduler.injected.values()) == 4
-    empty = ManifestSelector(Manifest(SUBTYPES, 0, (), (task.case_id,)))
-    assert empty.select(task, opportunities, 0, 0) is None
-    late = ManifestSelector(Manifest(SUBTYPES, 0, ((task.case_id, FaultPlan("missing_rows", 99)),)))
-    assert late.select(task, opportunities, 0, 0) is None

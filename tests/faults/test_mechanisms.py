@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from robustops.errors import ConfigError
 from robustops.faults.mechanisms import Context, eligible, faulty_reply, inject, list_key
 from robustops.records import DatabaseSpec, ToolCall, ToolResult
+from robustops.worlds.domain import get_domain
 from tests.toy_domain import TOY, ToyTools
 
 
@@ -22,9 +24,8 @@ class Bench:
         self.reads.append(call)
         return self.tools.call(call)
 
-    def values(self, target: str) -> list[str]:
-        table, column = target.split(".")
-        return [row[column] for row in self.tools.database.find(table)]
+    def rows(self, table: str, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+        return [tuple(row[column] for column in columns) for row in self.tools.database.find(table)]
 
     def context(self, name: str, arguments: dict, earlier: tuple = (), seed: int = 0) -> Context:
         call = ToolCall(name, arguments)
@@ -32,7 +33,7 @@ class Bench:
         result = self.tools.call(call)
         changed = self.tools.database.changes != before
         spec = ToyTools.specs()[name]
-        return Context(call, spec, result, changed, earlier, self.read, self.values, Random(seed))
+        return Context(call, spec, result, changed, earlier, self.read, self.rows, Random(seed))
 
     def exchange(self, name: str, arguments: dict) -> tuple[ToolCall, ToolResult]:
         call = ToolCall(name, arguments)
@@ -131,6 +132,23 @@ def test_other_object_needs_an_identity_and_a_sibling(bench):
     assert eligible("other_object", bench.context("get_box", {"box_id": "B1"}))
     bench.tools.database.delete("box", {"id": "B4"})
     assert not eligible("other_object", bench.context("get_box", {"box_id": "B1"}))
+
+
+def test_other_object_varies_together_what_identifies_a_row():
+    domain = get_domain("itsm")
+    tools = domain.toolset(domain.open(DatabaseSpec(0, "tiny")))
+    people = tools.database.query("SELECT first_name, last_name FROM users ORDER BY rowid")
+    asked = people[3]
+    call, spec = ToolCall("get_user_using_name", asked), domain.toolset.specs()["get_user_using_name"]
+
+    def rows(table: str, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        assert (table, tuple(columns)) == ("users", ("first_name", "last_name"))
+        return [tuple(person[column] for column in columns) for person in people]
+
+    context = Context(call, spec, tools.call(call), False, (), tools.call, rows, Random(0))
+    seen = inject("other_object", context).data
+    found = {name: seen[name] for name in asked}
+    assert found in people and found != asked
 
 
 def test_lost_receipt_needs_a_write_that_succeeded_and_changed_something(bench):

@@ -35,10 +35,10 @@ def _without(table):
 @pytest.mark.parametrize(
     ("tables", "complaint"),
     [
-        ([], "expected an object of tables, got list"),
+        ([], "the top level must be an object of tables, not list"),
         (_without("rooms"), "table 'rooms' is missing"),
         ({**HAND, "boats": []}, "unknown table 'boats'"),
-        ({**HAND, "rooms": "Oak"}, "table 'rooms' is no list"),
+        ({**HAND, "rooms": "Oak"}, "table 'rooms' must be rows by key or a list of rows"),
         ({**HAND, "rooms": ["Oak"]}, "row 0 of table 'rooms' is no object"),
         ({**HAND, "rooms": [{**HAND["rooms"][0], "area": 3}]}, "unknown column 'area'"),
         ({**HAND, "rooms": [{"room_id": "room_7"}]}, "needs a value in column 'room_name'"),
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_named(tmp_path, tables, complaint):
 
 
 def test_files_that_are_no_database_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no database file"):
+    with pytest.raises(ConfigError, match="does not exist; give a JSON or SQLite file"):
         DOMAIN().open(DatabaseSpec(path=str(tmp_path / "absent.json")))
     (tmp_path / "text.json").write_text("hello")
     with pytest.raises(ConfigError, match="neither SQLite nor JSON"):

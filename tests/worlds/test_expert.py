@@ -14,8 +14,10 @@ from robustops.worlds.expert import (
     ExpertError,
     error_code,
     matches,
+    or_refused,
     read_row,
     read_rows,
+    seen_in,
     seen_row,
     seen_values,
     write,
@@ -142,3 +144,27 @@ def test_a_change_is_seen_by_its_values() -> None:
         ["set", "get", "set", "get"],
         changed,
     )
+
+
+def test_a_list_without_a_key_is_a_list() -> None:
+    block = read_rows("list", {}, rows="notes", match={"box": "B1"})
+    assert play(block, [ok([NOTE, OTHER])]) == (["list"], [NOTE])
+
+
+def test_a_row_is_seen_or_seen_to_be_gone_in_the_list_it_belongs_to() -> None:
+    place = {"box": "B1"}
+    there = seen_in("list", place, rows="notes", match={"title": "Lamp"})
+    gone = seen_in("list", place, rows="notes", match={"title": "Lamp"}, gone=True)
+    with_it, without = ok({"notes": [NOTE]}), ok({"notes": []})
+    assert play(there(), [with_it])[1] == NOTE and play(there(), [without])[1] is None
+    assert play(gone(), [with_it])[1] is None and play(gone(), [without])[1] is not None
+
+
+def test_a_refusal_that_is_foreseen_is_no_failure() -> None:
+    def change() -> Generator[ToolCall, ToolResult, Any]:
+        return write("update", {"id": "N1"}, landed=seen_row("list", {}, rows="notes", match={}))
+
+    assert play(or_refused(change(), "NOT_FOUND"), [MISSING]) == (["update"], None)
+    assert play(or_refused(change(), "NOT_FOUND"), [BUSY, ok(NOTE)]) == (["update", "update"], NOTE)
+    with pytest.raises(ExpertError):
+        play(or_refused(change(), "NOT_FOUND"), [WRONG])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
 from robustops.worlds.database import Row, WorldDatabase
-
-_SQLITE = b"SQLite format 3\x00"
+from robustops.worlds.loading import read_tables
 
 
 def load_tables(database: WorldDatabase, path: str) -> None:
@@ -19,7 +16,7 @@ def load_tables(database: WorldDatabase, path: str) -> None:
     path: JSON (`{table: [row, ...]}`) or SQLite; every table of the schema must be there, an empty one
     will do. ConfigError names the first table, column, row or reference that does not fit.
     """
-    tables = _read(path)
+    tables = read_tables(path)
     known = database.tables()
     for table in tables:
         if table not in known:
@@ -33,34 +30,6 @@ def load_tables(database: WorldDatabase, path: str) -> None:
         except sqlite3.Error as error:
             raise ConfigError(f"{path}: table '{table}' does not fit: {error}") from error
     _check_references(database, path)
-
-
-def _read(path: str) -> dict[str, list[Any]]:
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"no database file {path}; give a JSON or SQLite file, or leave the path out")
-    if file.read_bytes()[:16] == _SQLITE:
-        return _read_sqlite(file)
-    try:
-        tables = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is neither SQLite nor JSON: {error}") from error
-    if not isinstance(tables, dict):
-        raise ConfigError(f"{path}: expected an object of tables, got {type(tables).__name__}")
-    for table, rows in tables.items():
-        if not isinstance(rows, list):
-            raise ConfigError(f"{path}: table '{table}' is no list of rows")
-    return tables
-
-
-def _read_sqlite(file: Path) -> dict[str, list[Any]]:
-    source = WorldDatabase(file)
-    try:
-        return dict(source.dump())
-    except sqlite3.Error as error:
-        raise ConfigError(f"{file} cannot be read as SQLite: {error}") from error
-    finally:
-        source.close()
 
 
 def _fit(database: WorldDatabase, table: str, index: int, row: Any, path: str) -> Row:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from robustops.errors import ConfigError
 from robustops.worlds.database import Row, WorldDatabase
 from robustops.worlds.domains.itsm.schema import TABLES, Table, encode
+from robustops.worlds.loading import read_tables
 
-_TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
-_MAGIC = b"SQLite format 3\x00"
+_TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "float": (int, float)}
 
 
 def load_file(database: WorldDatabase, path: str) -> None:
@@ -22,12 +20,7 @@ def load_file(database: WorldDatabase, path: str) -> None:
     path: JSON of the form {table: {key: row}} or {table: [row]}, or an SQLite file. Missing tables stay
     empty, missing nullable columns null. Raises ConfigError that names the table and what does not fit.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"database file '{path}' does not exist; give a JSON or SQLite file")
-    with file.open("rb") as stream:
-        is_sqlite = stream.read(len(_MAGIC)) == _MAGIC
-    tables = _read_sqlite(file) if is_sqlite else _read_json(file)
+    tables = read_tables(path)
     unknown = sorted(set(tables) - set(TABLES))
     if unknown or not tables:
         raise ConfigError(
@@ -40,36 +33,6 @@ def load_file(database: WorldDatabase, path: str) -> None:
             database.insert_many(name, rows)
         except sqlite3.IntegrityError as error:
             raise ConfigError(f"{path}: table '{name}': {error}; keys must be unique") from error
-
-
-def _read_json(file: Path) -> dict[str, list[Row]]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file}: neither SQLite nor JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{file}: the top level must be an object of tables, not {type(data).__name__}")
-    tables = {}
-    for name, content in data.items():
-        if not isinstance(content, Mapping | list):
-            raise ConfigError(f"{file}: table '{name}' must be rows by key or a list of rows")
-        rows: Iterable[Any] = content.values() if isinstance(content, Mapping) else content
-        tables[name] = list(rows)
-    return tables
-
-
-def _read_sqlite(file: Path) -> dict[str, list[Row]]:
-    source = WorldDatabase(file)
-    try:
-        tables = source.dump()
-    except sqlite3.Error as error:
-        raise ConfigError(f"{file}: cannot be read as SQLite: {error}") from error
-    finally:
-        source.close()
-    return {
-        name: [TABLES[name].decode(row) for row in rows] if name in TABLES else rows
-        for name, rows in tables.items()
-    }
 
 
 def _checked(path: str, table: Table, row: Any) -> Row:
@@ -85,6 +48,13 @@ def _checked(path: str, table: Table, row: Any) -> Row:
         if value is None:
             if name not in table.nullable:
                 raise ConfigError(f"{where}: column '{name}' must have a value in {dict(row)!r}")
-        elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
+        elif not _fits(kind, value):
             raise ConfigError(f"{where}: column '{name}' must be {kind}, not {value!r}")
     return encode(table, row)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Whether a value has its column's type; SQLite holds booleans as 0 and 1."""
+    if kind == "bool":
+        return value in (0, 1)
+    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)

@@ -25,9 +25,8 @@ from robustops.worlds.domains.calendar.templates.common import (
     pick,
     quote,
     row_counts,
-    seen_in,
 )
-from robustops.worlds.expert import read_row, write
+from robustops.worlds.expert import read_row, seen_in, write
 
 
 class InvitePeople(CalendarTemplate):

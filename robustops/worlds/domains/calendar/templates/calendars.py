@@ -25,10 +25,9 @@ from robustops.worlds.domains.calendar.templates.common import (
     pick,
     quote,
     row_counts,
-    seen_in,
 )
 from robustops.worlds.domains.calendar.vocabulary import CALENDARS
-from robustops.worlds.expert import read_rows, seen_row, write
+from robustops.worlds.expert import read_rows, seen_in, seen_row, write
 
 
 class NewCalendar(CalendarTemplate):

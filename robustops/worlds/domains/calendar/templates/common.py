@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, ClassVar
@@ -14,18 +14,17 @@ from robustops.worlds.domains.calendar.schema import TIME_FORMAT, room_bookings
 from robustops.worlds.domains.calendar.vocabulary import all_titles
 from robustops.worlds.expert import (
     ExpertError,
-    Read,
     Rows,
-    error_code,
+    Write,
     matches,
     read_rows,
+    seen_in,
     seen_values,
     write,
 )
 
 DONE = "Done."
 Facts = dict[str, Any]
-Write = Generator[ToolCall, ToolResult, Row]
 _COUNTED = ("acl_rules", "attendees", "calendar_list", "calendars", "events", "notifications", "reminders")
 
 
@@ -228,21 +227,6 @@ def events_on(calendar_id: str) -> Rows:
     return read_rows("list_events", dict(match), rows="events", match=match)
 
 
-def seen_in(
-    name: str, arguments: Facts, *, rows: str, match: Mapping[str, Any], gone: bool = False
-) -> Callable[[], Read]:
-    """A `landed` block: a list about `arguments` has a row that matches (`gone`: has none)."""
-
-    def look() -> Read:
-        found = yield from read_rows(name, arguments, rows=rows, match=arguments)
-        hits = [row for row in found if matches(row, match)]
-        if gone:
-            return None if hits else {"deleted": True}
-        return hits[0] if hits else None
-
-    return look
-
-
 def update_event(event_id: str, **values: Any) -> Write:
     """Change columns of an event that get_event shows."""
     landed = seen_values("get_event", {"event_id": event_id}, identity={"event_id": event_id}, values=values)
@@ -267,21 +251,6 @@ def move_event(event_id: str, calendar_id: str) -> Write:
     arguments = {"calendar_id": calendar_id}
     landed = seen_in("list_events", arguments, rows="events", match={"event_id": event_id})
     return write("move_event", {"event_id": event_id, **arguments}, landed=landed)
-
-
-def or_refused(block: Write, code: str) -> Read:
-    """Run a write, but return None where it is refused with this code."""
-    call = next(block)
-    while True:
-        result = yield call
-        if error_code(result) == code:
-            block.close()
-            return None
-        try:
-            call = block.send(result)
-        except StopIteration as stop:
-            row: Row = stop.value
-            return row
 
 
 def listed(names: Sequence[str]) -> str:

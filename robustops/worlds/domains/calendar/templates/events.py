@@ -18,16 +18,14 @@ from robustops.worlds.domains.calendar.templates.common import (
     find_event_on,
     notify,
     of_event,
-    or_refused,
     others_untouched,
     pick,
     quote,
     row_counts,
-    seen_in,
     update_event,
 )
 from robustops.worlds.domains.calendar.vocabulary import MESSAGES, MINUTES
-from robustops.worlds.expert import ExpertError, read_row, read_rows, seen_values, write
+from robustops.worlds.expert import ExpertError, or_refused, read_row, read_rows, seen_in, seen_values, write
 
 
 class CancelAndTell(CalendarTemplate):

@@ -24,9 +24,8 @@ from robustops.worlds.domains.calendar.templates.common import (
     pick,
     quote,
     row_counts,
-    seen_in,
 )
-from robustops.worlds.expert import read_row, seen_values, write
+from robustops.worlds.expert import read_row, seen_in, seen_values, write
 
 ROLES: tuple[str, ...] = get_args(Role)
 

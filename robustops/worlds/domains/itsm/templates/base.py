@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from robustops.records import StateCheck, ToolCall, ToolResult
+from robustops.records import StateCheck
 from robustops.worlds.database import CLOCK_START, Row, WorldDatabase
 from robustops.worlds.domain import Draft, TaskTemplate
 from robustops.worlds.domains.itsm.schema import TABLES
-from robustops.worlds.expert import ExpertError, Read, matches, read_row, read_rows, write
-from robustops.worlds.toolset import reply_text
-
-Rows = Generator[ToolCall, ToolResult, list[Row]]
-Write = Generator[ToolCall, ToolResult, Row]
+from robustops.worlds.expert import ExpertError, Read, Rows, Write, matches, read_row, read_rows, write
 
 #: Tables that a tool can write to; the check against collateral damage counts touched rows in them.
 WRITABLE = (
@@ -201,26 +197,9 @@ def find_item(serial: str) -> Read:
     return find_by("find_configuration_item_by_serial_number", "serial_number", serial)
 
 
-def read_list(
-    tool: str, filters: dict[str, Any], *, rows: str, match: Mapping[str, Any] | None = None
-) -> Rows:
-    """`read_rows` for tools that reply with a bare list in full detail."""
-    reading = read_rows(tool, filters, rows=rows, match=match)
-    call = next(reading)
-    while True:
-        result = yield call
-        if isinstance(result.data, list):
-            result = ToolResult(reply_text({rows: result.data}), result.is_error)
-        try:
-            call = reading.send(result)
-        except StopIteration as done:
-            found: list[Row] = done.value
-            return found
-
-
 def list_incidents(**filters: str) -> Rows:
     """List incidents by filters that are columns of theirs."""
-    return read_list("list_incidents", filters, rows="incidents", match=filters)
+    return read_rows("list_incidents", filters, rows="incidents", match=filters)
 
 
 def update_incident(incident_id: str, **changes: str) -> Write:
@@ -241,7 +220,7 @@ def in_list(
         return matches(row, match or {n: v for n, v in filters.items() if n in row})
 
     def look() -> Read:
-        found = yield from read_list(tool, dict(filters), rows=rows)
+        found = yield from read_rows(tool, dict(filters), rows=rows)
         return next((row for row in found if agrees(row)), None)
 
     return look

@@ -12,7 +12,6 @@ from robustops.worlds.domains.calendar.schema import Role
 from robustops.worlds.domains.calendar.templates.common import (
     DONE,
     CalendarTemplate,
-    Write,
     access_list,
     calendars,
     counted,
@@ -25,7 +24,7 @@ from robustops.worlds.domains.calendar.templates.common import (
     quote,
     row_counts,
 )
-from robustops.worlds.expert import read_row, seen_in, seen_values, write
+from robustops.worlds.expert import Write, read_row, seen_in, seen_values, write
 
 ROLES: tuple[str, ...] = get_args(Role)
 

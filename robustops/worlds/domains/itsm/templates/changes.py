@@ -11,7 +11,7 @@ from robustops.worlds.database import WorldDatabase
 from robustops.worlds.domain import Draft, ExpertScript
 from robustops.worlds.domains.itsm import words
 from robustops.worlds.domains.itsm.templates import base
-from robustops.worlds.expert import seen_row, write
+from robustops.worlds.expert import Rows, seen_row, write
 
 _OPEN = "status IN ('new', 'in_progress', 'on_hold')"
 
@@ -89,7 +89,7 @@ class OpenChange(base.ItsmTemplate):
         return f"Change {change['number']} is open and mapped."
 
 
-def map_incidents(change_id: str, numbers: Sequence[str]) -> base.Rows:
+def map_incidents(change_id: str, numbers: Sequence[str]) -> Rows:
     """Map a change to each of the incidents named by number."""
     rows = []
     for number in numbers:

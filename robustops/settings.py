@@ -153,8 +153,11 @@ class SFTSettings:
 @dataclass
 class GRPOSettings:
     """Reinforcement stage. groups, fault_groups: clean and fault groups a step, of group_size episodes;
+    schedule: of the learning rate after warmup_steps, constant | linear (to a tenth); adam_epsilon: see
+    `learning.optimisation.adamw`;
     kl: coefficient to the SFT policy; clip_low, clip_high: ratio bounds 1 - low and 1 + high;
-    refill_rounds: extra rounds of sampling for groups without signal; checkpoint_every: steps.
+    aggregation: what weighs the same in the loss of a flow, token (long episodes weigh more) |
+    trajectory; refill_rounds: extra rounds of sampling for groups without signal; checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -163,12 +166,15 @@ class GRPOSettings:
     fault_groups: int = at_least(0, 16)
     group_size: int = at_least(2, 4)
     learning_rate: float = at_least(0, 1e-6)
+    schedule: str = one_of("constant", "linear")
     warmup_steps: int = at_least(0, 0)
+    adam_epsilon: float = at_least(0, 1e-8)
     weight_decay: float = at_least(0, 0.0)
     grad_clip: float = at_least(0, 1.0)
     kl: float = at_least(0, 0.001)
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.28)
+    aggregation: str = one_of("token", "trajectory")
     refill_rounds: int = at_least(0, 2)
     micro_batch_tokens: int = at_least(1, 8192)
     checkpoint_every: int = at_least(1, 10)

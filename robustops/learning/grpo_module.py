@@ -16,7 +16,7 @@ from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
 from robustops.learning.optimisation import adamw, update
 from robustops.objectives.credit import spread
-from robustops.objectives.losses import flow_token_weights, flow_weights, kl_k3, policy_loss
+from robustops.objectives.losses import episode_token_weights, kl_k3, policy_loss
 from robustops.objectives.statistics import (
     TrainedTokens,
     advantage_statistics,
@@ -36,13 +36,15 @@ Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Tensor]
 @dataclass(frozen=True)
 class GRPOLoss:
     """Coefficients. kl: weight of the KL to the reference policy; the ratio is clipped to
-    [1 - clip_low, 1 + clip_high]; temperature: that of the sampler.
+    [1 - clip_low, 1 + clip_high]; temperature: that of the sampler; aggregation: what weighs the same
+    within a flow, every `token` or every `trajectory`.
     """
 
     kl: float = 0.001
     clip_low: float = 0.2
     clip_high: float = 0.28
     temperature: float = 1.0
+    aggregation: str = "token"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class GRPOModule(LightningModule):
     """Trains on the groups that `RolloutCallback` put into the step's ticket.
 
     reference: the frozen SFT policy (not part of the module's state); normalise: the order of reward
-    normalisation; reward_weights: of the reported rewards. Clean and fault flow are token means of equal
+    normalisation; reward_weights: of the reported rewards; decay_steps: the learning rate
+    decays linearly to a tenth over so many steps (None: constant). Clean and fault flow are means of equal
     weight. A step without any group leaves the weights as they are.
     """
 
@@ -72,6 +75,8 @@ class GRPOModule(LightningModule):
         *,
         learning_rate: float,
         warmup_steps: int = 0,
+        decay_steps: int | None = None,
+        adam_epsilon: float = 1e-8,
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 8192,
@@ -85,6 +90,8 @@ class GRPOModule(LightningModule):
         self.loss = loss
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
+        self.decay_steps = decay_steps
+        self.adam_epsilon = adam_epsilon
         self.weight_decay = weight_decay
         self.grad_clip = grad_clip
         self.micro_batch_tokens = micro_batch_tokens
@@ -92,7 +99,14 @@ class GRPOModule(LightningModule):
         self.step_metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> Any:
-        return adamw(self, self.learning_rate, self.weight_decay, self.warmup_steps, None)
+        return adamw(
+            self,
+            self.learning_rate,
+            self.weight_decay,
+            self.warmup_steps,
+            self.decay_steps,
+            self.adam_epsilon,
+        )
 
     def on_train_start(self) -> None:
         # Dropout would make the recomputed log-probs disagree with the sampled ones.
@@ -131,10 +145,16 @@ class GRPOModule(LightningModule):
         """Accumulate the step's gradient over micro-batches."""
         lengths = [len(episode.token_ids) for episode in episodes]
         rows = micro_batches(lengths, self.micro_batch_tokens)
-        weights = self._flow_weights(episodes)
+        weights = episode_token_weights(
+            [sum(episode.loss_mask) for episode in episodes],
+            [episode.condition == "fault" for episode in episodes],
+            self.loss.aggregation,
+        )
         total, tokens = 0.0, []
         for chosen in rows:
-            batch = self._batch([episodes[i] for i in chosen], [advantages[i] for i in chosen], weights)
+            batch = self._batch(
+                [episodes[i] for i in chosen], [advantages[i] for i in chosen], [weights[i] for i in chosen]
+            )
             loss, trained = self._loss(batch)
             self.manual_backward(loss)
             total += loss.item()
@@ -149,26 +169,18 @@ class GRPOModule(LightningModule):
         }
         return {f"train/{name}": value for name, value in numbers.items()}
 
-    @staticmethod
-    def _flow_weights(episodes: Sequence[Episode]) -> tuple[float, float]:
-        tokens = {"clean": 0, "fault": 0}
-        for episode in episodes:
-            tokens[episode.condition] += sum(episode.loss_mask)
-        return flow_weights(tokens["clean"], tokens["fault"])
-
     def _batch(
-        self, episodes: Sequence[Episode], advantages: Sequence[Tensor], weights: tuple[float, float]
+        self, episodes: Sequence[Episode], advantages: Sequence[Tensor], weights: Sequence[float]
     ) -> _Batch:
         sequences = pad(
             [e.token_ids for e in episodes], [e.loss_mask for e in episodes], range(len(episodes))
         )
         width = sequences.token_ids.shape[1]
-        is_fault = torch.tensor([episode.condition == "fault" for episode in episodes])
         return _Batch(
             sequences.to(self.device),
             pad_values([episode.old_log_probs for episode in episodes], width).to(self.device),
             pad_values([values.tolist() for values in advantages], width).to(self.device),
-            flow_token_weights(sequences.loss_mask, is_fault, weights).to(self.device),
+            (torch.tensor(weights)[:, None] * sequences.loss_mask).to(self.device),
         )
 
     def _loss(self, batch: _Batch) -> tuple[Tensor, TrainedTokens]:

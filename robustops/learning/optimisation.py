@@ -28,11 +28,20 @@ def rate(step: int, *, warmup: int, total: int | None, floor: float = 0.1) -> fl
 
 
 def adamw(
-    module: LightningModule, learning_rate: float, weight_decay: float, warmup: int, total: int | None
+    module: LightningModule,
+    learning_rate: float,
+    weight_decay: float,
+    warmup: int,
+    total: int | None,
+    epsilon: float = 1e-8,
 ) -> dict[str, Any]:
-    """AdamW (betas 0.9, 0.95) over the trainable parameters, with the schedule of `rate`."""
+    """AdamW (betas 0.9, 0.95) over the trainable parameters, with the schedule of `rate`.
+
+    epsilon: added to the root of the second moment. A larger one spares parameters whose gradients are
+    tiny, and hence mostly noise (rows of rare tokens), from steps of full size.
+    """
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
+    optimizer = AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=weight_decay)
     scheduler = LambdaLR(optimizer, lambda step: rate(step, warmup=warmup, total=total))
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

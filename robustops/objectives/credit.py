@@ -2,8 +2,10 @@
 
     bad calls and no-progress repeated reads:   A' = min(A, -0.5)
     native stop span of a failed episode:       A' = min(A, 0)
+    message cut off at its token budget:        A' = min(A, 0)
 
-Every other token keeps the episode's advantage. The source also mentions a temporal allocation of
+The last rule is not the source's: a message that never ended did no work, and would otherwise be
+reinforced wherever the episode had got further than its group. Every other token keeps the episode's advantage. The source also mentions a temporal allocation of
 quality credit without stating it; here the quality part is spread evenly, like the others.
 """
 
@@ -21,15 +23,17 @@ from robustops.records import Episode
 
 @dataclass(frozen=True)
 class LocalCredit:
-    """The two caps; None switches one off. bad_cap: on bad turns; stop_cap: on failed native stops."""
+    """The two caps; None switches one off. bad_cap: on bad turns; stop_cap: on failed endings."""
 
     bad_cap: float | None = -0.5
     stop_cap: float | None = 0.0
 
 
-def native_stop(episode: Episode) -> tuple[int, int] | None:
-    """Span of the message by which the agent itself ended the episode; None if a budget ended it."""
-    if episode.stop != "final_answer" or not episode.own_turns:
+def failed_ending(episode: Episode) -> tuple[int, int] | None:
+    """Span of the message that ended a failed episode: the agent's own stop, or one cut off at its
+    budget. None for a success, and where the number of turns or the context ended it.
+    """
+    if episode.success or episode.stop not in ("final_answer", "answer_budget") or not episode.own_turns:
         return None
     return episode.turns[-1].start, episode.turns[-1].end
 
@@ -56,9 +60,9 @@ def token_advantages(
         for turn, is_bad in zip(episode.turns, bad, strict=True):
             if is_bad:
                 _cap(values, (turn.start, turn.end), rule.bad_cap, episode)
-    stop = native_stop(episode)
-    if rule.stop_cap is not None and stop is not None and not episode.success:
-        _cap(values, stop, rule.stop_cap, episode)
+    ending = failed_ending(episode)
+    if rule.stop_cap is not None and ending is not None:
+        _cap(values, ending, rule.stop_cap, episode)
     mask = torch.tensor(episode.loss_mask, dtype=torch.bool)
     return torch.where(mask, values, torch.zeros_like(values))
 

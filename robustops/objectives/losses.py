@@ -97,19 +97,16 @@ def kl_k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     return log_probs - ref_log_probs
 
 
-def flow_weights(clean_tokens: int, fault_tokens: int) -> tuple[float, float]:
-    """Weight of one clean and of one fault token, from the token counts of the *whole* step.
+def flow_weights(clean: int, fault: int) -> tuple[float, float]:
+    """Weight of one clean and of one fault item, from the counts of the *whole* step.
 
-    Each flow is averaged over its own tokens and the two averages count one half each; a flow that is
-    alone counts whole; a flow without tokens has weight 0.
+    Each flow is averaged over its own items and the two averages count one half each; a flow that is
+    alone counts whole; a flow without items has weight 0.
     """
-    if clean_tokens < 0 or fault_tokens < 0:
-        raise TrainingError(f"token counts cannot be negative: {clean_tokens} clean, {fault_tokens} fault")
-    share = 0.5 if clean_tokens and fault_tokens else 1.0
-    return (
-        share / clean_tokens if clean_tokens else 0.0,
-        share / fault_tokens if fault_tokens else 0.0,
-    )
+    if clean < 0 or fault < 0:
+        raise TrainingError(f"counts cannot be negative: {clean} clean, {fault} fault")
+    share = 0.5 if clean and fault else 1.0
+    return share / clean if clean else 0.0, share / fault if fault else 0.0
 
 
 def flow_loss(clean_sum: Tensor, clean_count: int, fault_sum: Tensor, fault_count: int) -> Tensor:
@@ -118,14 +115,26 @@ def flow_loss(clean_sum: Tensor, clean_count: int, fault_sum: Tensor, fault_coun
     return clean_weight * clean_sum + fault_weight * fault_sum
 
 
-def flow_token_weights(mask: Tensor, is_fault: Tensor, weights: tuple[float, float]) -> Tensor:
-    """(batch, seq) weight of each token: `weights` (clean, fault) by row, 0 outside the mask.
+def episode_token_weights(
+    tokens: Sequence[int], is_fault: Sequence[bool], aggregation: str = "token"
+) -> list[float]:
+    """Weight of one token of each episode, from the *whole* step; they sum to 1 over all tokens.
 
-    is_fault: (batch,) bool. `(weights * terms).sum()` over all micro-batches of a step is its loss.
+    Args:
+        tokens: trained tokens of each episode.
+        is_fault: the flow each belongs to; the two flows count one half each (see `flow_weights`).
+        aggregation: `token`: every token of a flow weighs the same (RobustOps), so long episodes weigh
+            more; `trajectory`: every episode of a flow weighs the same, shared among its tokens.
     """
-    clean, fault = weights
-    rows = torch.where(is_fault, fault, clean).to(torch.float32)
-    return rows[:, None] * mask
+    if aggregation not in ("token", "trajectory"):
+        raise TrainingError(f"unknown aggregation '{aggregation}'; choose one of: token, trajectory")
+    sizes = [count if aggregation == "token" else min(count, 1) for count in tokens]
+    totals = [sum(n for n, f in zip(sizes, is_fault, strict=True) if f == flow) for flow in (False, True)]
+    clean, fault = flow_weights(*totals)
+    shares = [fault if flow else clean for flow in is_fault]
+    if aggregation == "token":
+        return shares
+    return [share / count if count else 0.0 for share, count in zip(shares, tokens, strict=True)]
 
 
 def sft_token_weights(loss_mask: Sequence[bool], decisions: Sequence[tuple[int, int]]) -> Tensor:

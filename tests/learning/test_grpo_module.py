@@ -70,7 +70,8 @@ def groups() -> list[Group]:
 
 
 def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
-    """Token by token: clipped surrogate and KL, mean of each flow's tokens, mean of the flows."""
+    """Token by token: clipped surrogate and KL; mean of each flow's tokens (or of its trajectories'
+    means), mean of the flows."""
     everyone = [episode for group in groups for episode in group.episodes]
     numbers = [number for number, group in enumerate(groups) for _ in group.episodes]
     advantages = normalise([e.reward_parts for e in everyone], numbers).tolist()
@@ -79,6 +80,7 @@ def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
         new = slow_log_probs(model, episode.token_ids)
         with torch.no_grad():
             ref = slow_log_probs(reference, episode.token_ids)
+        own = []
         for place, trained in enumerate(episode.loss_mask):
             if not trained:
                 continue
@@ -87,7 +89,9 @@ def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
             inside = ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high)
             gain = torch.minimum(ratio * advantage, inside * advantage)
             kl = torch.exp(frozen - now) - (frozen - now) - 1
-            flows.setdefault(episode.condition, []).append(-gain + loss.kl * kl)
+            own.append(-gain + loss.kl * kl)
+        terms = [torch.stack(own).mean()] if loss.aggregation == "trajectory" else own
+        flows.setdefault(episode.condition, []).extend(terms)
     return torch.stack([torch.stack(terms).mean() for terms in flows.values()]).mean()
 
 
@@ -103,13 +107,15 @@ def one_step(tmp_path, reference, given_groups, **options):
     return metrics.steps[0], gradients.steps[0], module
 
 
+@pytest.mark.parametrize("aggregation", ["token", "trajectory"])
 @pytest.mark.parametrize("normalise", [aggregate, component])
-def test_loss_and_gradient_are_those_of_the_slow_reference(tmp_path, reference, normalise):
-    model = tiny_model(seed=3, width=32)
-    slow = slow_terms(model, reference, groups(), normalise)
+def test_loss_and_gradient_are_those_of_the_slow_reference(tmp_path, reference, normalise, aggregation):
+    model, loss = tiny_model(seed=3, width=32), dataclasses.replace(LOSS, aggregation=aggregation)
+    slow = slow_terms(model, reference, groups(), normalise, loss)
     slow.backward()
     expected = {f"model.{name}": p.grad for name, p in model.named_parameters()}
-    metrics, gradient, _ = one_step(tmp_path, reference, groups(), normalise=normalise, micro_batch_tokens=66)
+    options = {"normalise": normalise, "loss": loss, "micro_batch_tokens": 66}
+    metrics, gradient, _ = one_step(tmp_path, reference, groups(), **options)
     assert metrics["train/loss"] == pytest.approx(slow.item(), abs=1e-6)
     assert metrics["train/clip_low"] > 0.02 and metrics["train/clip_high"] > 0.02, "both clips must bind"
     assert gradient.keys() == expected.keys()
@@ -164,6 +170,14 @@ def test_only_trained_positions_reach_the_output_layer(tmp_path, reference):
         == metrics["train/tokens"]
         == sum(sum(e.loss_mask) for group in groups() for e in group.episodes)
     )
+
+
+def test_the_learning_rate_is_constant_or_decays_to_a_tenth(tmp_path, reference):
+    for steps, wanted in ((None, [1e-3] * 4), (3, [1e-3, 7e-4, 4e-4, 1e-4])):
+        metrics = Metrics()
+        module = grpo_module(reference, decay_steps=steps)
+        fit(tmp_path / str(steps), module, 4, lambda step: RolloutTicket(step, groups()), metrics)
+        assert [step["train/learning_rate"] for step in metrics.steps] == pytest.approx(wanted)
 
 
 def test_numbers_at_masked_positions_count_for_nothing(tmp_path, reference):

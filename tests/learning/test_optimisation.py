@@ -36,13 +36,15 @@ def test_the_rate_rises_then_falls_and_stays_positive(step, warmup, total):
 class TwoWeights(LightningModule):
     """One trainable pair and one frozen weight; the gradient of each step is given."""
 
-    def __init__(self, gradients, grad_clip=1e9, weight_decay=0.0, learning_rate=0.5, total=None):
+    def __init__(
+        self, gradients, grad_clip=1e9, weight_decay=0.0, learning_rate=0.5, total=None, epsilon=1e-8
+    ):
         super().__init__()
         self.automatic_optimization = False
         self.pair = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
         self.frozen = torch.nn.Parameter(torch.tensor([5.0]), requires_grad=False)
         self.gradients, self.grad_clip = gradients, grad_clip
-        self.settings = (learning_rate, weight_decay, 1, total)
+        self.settings = (learning_rate, weight_decay, 1, total, epsilon)
         self.returned: list[tuple[float, float]] = []
 
     def configure_optimizers(self):
@@ -58,6 +60,14 @@ class TwoWeights(LightningModule):
 
 def run(tmp_path, module):
     return fit(tmp_path, module, len(module.gradients), lambda step: torch.tensor(step))
+
+
+def test_a_larger_epsilon_spares_weights_with_tiny_gradients(tmp_path):
+    """The first step of Adam is lr * g / (|g| + epsilon), here with half the rate as warm-up."""
+    for epsilon, moved in ((1e-8, 0.25), (1e-3, 0.25 * 1e-6 / (1e-6 + 1e-3))):
+        module = TwoWeights([[1.0, 1e-6]], epsilon=epsilon)
+        run(tmp_path / str(epsilon), module)
+        assert module.pair.tolist() == pytest.approx([0.75, 1 - moved], rel=2e-2)
 
 
 def test_an_update_tells_the_norm_before_clipping_and_the_rate_it_used(tmp_path):

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustops.errors import TrainingError
-from robustops.objectives.credit import LocalCredit, native_stop, spread, token_advantages
+from robustops.objectives.credit import LocalCredit, failed_ending, spread, token_advantages
 from robustops.rewards.parts import bad_turns
 from tests.rewards.episodes import answer, make_episode, malformed, read, refused, write
 
@@ -48,11 +48,19 @@ def test_a_successful_stop_is_rewarded():
     assert by_turn(token_advantages(0.8, episode, [False] * 2), episode) == pytest.approx([0.8, 0.8])
 
 
-@pytest.mark.parametrize("stop", ["max_turns", "context", "answer_budget", "malformed"])
-def test_only_a_native_stop_is_capped(stop):
+@pytest.mark.parametrize("stop", ["max_turns", "context", "malformed"])
+def test_a_call_that_a_budget_of_the_episode_made_the_last_is_not_capped(stop):
     episode = make_episode([read(), read(id=2)], final=FAILED, stop=stop)
-    assert native_stop(episode) is None
+    assert failed_ending(episode) is None
     assert by_turn(token_advantages(0.8, episode, [False] * 2), episode) == pytest.approx([0.8, 0.8])
+
+
+def test_a_message_that_never_ended_earns_nothing():
+    failed = make_episode([read(), answer()], final=FAILED, stop="answer_budget")
+    assert by_turn(token_advantages(0.8, failed, [False] * 2), failed) == pytest.approx([0.8, 0.0])
+    assert by_turn(token_advantages(-0.8, failed, [False] * 2), failed) == pytest.approx([-0.8, -0.8])
+    done = make_episode([write(), answer()], stop="answer_budget")
+    assert by_turn(token_advantages(0.8, done, [False] * 2), done) == pytest.approx([0.8, 0.8])
 
 
 def test_inherited_turns_and_tool_replies_get_nothing():

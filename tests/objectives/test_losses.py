@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from robustops.errors import TrainingError
 from robustops.objectives.losses import (
     MAX_KL_LOG_RATIO,
+    episode_token_weights,
     flow_loss,
-    flow_token_weights,
     flow_weights,
     kl_k1,
     kl_k3,
@@ -194,33 +194,34 @@ def make_step(rows=9, width=11):
     return values
 
 
-def step_loss(step, split, level):
+def step_loss(step, split, level, aggregation="token"):
     """Loss and gradient of a linear model when the rows are worked off in the given batches."""
     model = torch.full((5,), 0.1, dtype=torch.float64, requires_grad=True)
-    counts = [int(step["mask"][step["fault"] == fault].sum()) for fault in (False, True)]
-    weights = flow_weights(*counts)
+    counts = step["mask"].sum(dim=1).tolist()
+    weights = torch.tensor(episode_token_weights(counts, step["fault"].tolist(), aggregation))
     loss = 0.0
     for rows in split:
         part = {name: value[rows] for name, value in step.items()}
         new = (part["features"] @ model).tanh() - 1
         terms = policy_loss(new, part["old"], part["advantages"], part["mask"], level=level).loss
         terms = terms + 0.01 * kl_k3(new, part["ref"], part["mask"])
-        piece = (flow_token_weights(part["mask"], part["fault"], weights) * terms).sum()
+        piece = (weights[rows][:, None] * part["mask"] * terms).sum()
         piece.backward()
         loss += piece.item()
     return loss, model.grad
 
 
+@pytest.mark.parametrize("aggregation", ["token", "trajectory"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_loss_and_gradient_do_not_depend_on_the_micro_batches(level):
+def test_loss_and_gradient_do_not_depend_on_the_micro_batches(level, aggregation):
     step = make_step()
-    whole, whole_gradient = step_loss(step, [list(range(9))], level)
+    whole, whole_gradient = step_loss(step, [list(range(9))], level, aggregation)
     for seed in range(8):
         order = list(range(9))
         random.Random(seed).shuffle(order)
         size = seed % 4 + 1
         split = [order[i : i + size] for i in range(0, 9, size)]
-        loss, gradient = step_loss(step, split, level)
+        loss, gradient = step_loss(step, split, level, aggregation)
         assert loss == pytest.approx(whole, abs=1e-6)
         torch.testing.assert_close(gradient, whole_gradient, atol=1e-6, rtol=0)
 
@@ -231,8 +232,32 @@ def test_token_weights_reproduce_the_flow_loss():
     fault, mask = step["fault"], step["mask"]
     clean_sum, fault_sum = (terms[rows][mask[rows]].sum() for rows in (~fault, fault))
     counts = int(mask[~fault].sum()), int(mask[fault].sum())
-    weighted = (flow_token_weights(mask, fault, flow_weights(*counts)) * terms).sum()
+    weights = torch.tensor(episode_token_weights(mask.sum(dim=1).tolist(), fault.tolist()))
+    weighted = (weights[:, None] * mask * terms).sum()
     torch.testing.assert_close(weighted, flow_loss(clean_sum, counts[0], fault_sum, counts[1]))
+
+
+def test_trajectory_weights_are_the_mean_of_each_flow_s_trajectory_means():
+    step = make_step()
+    terms = torch.randn(9, 11)
+    fault, mask = step["fault"], step["mask"]
+    weights = torch.tensor(episode_token_weights(mask.sum(dim=1).tolist(), fault.tolist(), "trajectory"))
+    flows = []
+    for rows in (~fault, fault):
+        means = [row[keep].mean() for row, keep in zip(terms[rows], mask[rows], strict=True) if keep.any()]
+        flows.append(torch.stack(means).mean())
+    torch.testing.assert_close((weights[:, None] * mask * terms).sum(), torch.stack(flows).mean())
+
+
+def test_episode_token_weights_by_hand():
+    """Two clean episodes of 2 and 6 tokens, one of the fault flow with 5, one without a trained token."""
+    tokens, is_fault = [2, 6, 5, 0], [False, False, True, True]
+    assert episode_token_weights(tokens, is_fault) == [1 / 16, 1 / 16, 1 / 10, 1 / 10]
+    assert episode_token_weights(tokens, is_fault, "trajectory") == [1 / 8, 1 / 24, 1 / 10, 0.0]
+    assert episode_token_weights([2, 6], [False, False], "trajectory") == [1 / 4, 1 / 12]
+    assert episode_token_weights([], []) == []
+    with pytest.raises(TrainingError, match="unknown aggregation 'row'; choose one of: token, trajectory"):
+        episode_token_weights(tokens, is_fault, "row")
 
 
 # --- SFT ----------------------------------------------------------------------------------------

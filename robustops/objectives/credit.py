@@ -5,8 +5,9 @@
     message cut off at its token budget:        A' = min(A, 0)
 
 The last rule is not the source's: a message that never ended did no work, and would otherwise be
-reinforced wherever the episode had got further than its group. Every other token keeps the episode's advantage. The source also mentions a temporal allocation of
-quality credit without stating it; here the quality part is spread evenly, like the others.
+reinforced wherever the episode had got further than its group. Every other token keeps the episode's
+advantage. The source also mentions a temporal allocation of quality credit without stating it; here the
+quality part is spread evenly, like the others.
 """
 
 from __future__ import annotations

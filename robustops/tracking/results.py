@@ -74,8 +74,9 @@ def evaluate_rows(rows: Iterable[EvaluationRow], *, seed: int = 0) -> dict[str, 
 
     Returns: `evaluations` as in the design; `differences` {`grpo-base`: {condition: {difference, ci95,
     n}}} over the cases that both policies completed; `common_hits` {condition: {n, success_rates,
-    differences}} over the attempts whose fault was injected for every policy; `invalid` {policy:
-    {condition: count}}. A value is None where nothing was measured.
+    differences}} over the attempts whose fault was injected for every policy (differences: for both of
+    the pair, since an untrained policy meets few faults); `invalid` {policy: {condition: count}}. A value
+    is None where nothing was measured.
     """
     rows = list(rows)
     valid = [row for row in rows if row.error is None]
@@ -209,15 +210,24 @@ def _common_hits(cells: Cells, policies: Sequence[str], condition: str, seed: in
         return None
     present = [policy for policy in policies if cells[policy, condition]]
     keys = common_hits(rows)
-    chosen = {p: [r for r in cells[p, condition] if (r.case_id, r.attempt) in keys] for p in present}
-    rates = {p: cell_metrics(chosen[p], seed) if keys else rate_summary(0, 0) for p in present}
+    rates = {
+        p: cell_metrics(found, seed) if (found := _at(cells[p, condition], keys)) else rate_summary(0, 0)
+        for p in present
+    }
+    differences = {}
+    for a, b in policy_pairs(present):
+        mine, theirs = cells[a, condition], cells[b, condition]
+        both = common_hits([*mine, *theirs])
+        differences[f"{a}-{b}"] = _difference(_at(mine, both), _at(theirs, both), seed)
     return {
         "n": len(keys),
         "success_rates": {p: {k: rates[p][k] for k in ("success_rate", "ci95", "n")} for p in present},
-        "differences": {
-            f"{a}-{b}": _difference(chosen[a], chosen[b], seed) for a, b in policy_pairs(present)
-        },
+        "differences": differences,
     }
+
+
+def _at(rows: Rows, keys: set[tuple[str, int]]) -> list[EvaluationRow]:
+    return [row for row in rows if (row.case_id, row.attempt) in keys]
 
 
 def _invalid(rows: Rows) -> dict[str, dict[str, int]]:

@@ -147,6 +147,11 @@ def test_common_hits_are_the_attempts_hit_for_every_policy():
     }  # fmt: skip
     assert found["differences"]["grpo-base"]["difference"] == 1.0
     assert found["differences"]["grpo-sft"]["difference"] == 0.5
+    # A pair is compared wherever both of it were hit, whatever a third policy met.
+    fewer = [row(r.policy, "fault", r.case_id, r.success, hit=r.hit and r.policy != "base") for r in rows]
+    cell = evaluate_rows(fewer)["common_hits"]["fault"]
+    assert cell["n"] == 0 and cell["differences"]["grpo-base"]["n"] == 0
+    assert cell["differences"]["grpo-sft"] == found["differences"]["grpo-sft"]
 
 
 def test_common_hits_of_attempts_and_of_nothing():

@@ -325,18 +325,12 @@ def test_values_in_hydras_grammar(value: Any, text: str) -> None:
 
 
 # Ctrl-C -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("lightning", [False, True], ids=["plain", "turned into an exit by Lightning"])
 def test_ctrl_c_says_how_to_go_on(
-    lightning: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(settings: TrainSettings, context: Context) -> None:
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
-        except KeyboardInterrupt:
-            if lightning:
-                sys.exit(1)
-            raise
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
 
     before = signal.getsignal(signal.SIGINT)
     fake_train(monkeypatch, interrupted)

@@ -98,6 +98,7 @@ class HFSampler:
         self.model.eval()  # type: ignore[no-untyped-call]
         try:
             with torch.inference_mode():
+                self._compact()
                 if waiting and (not decoding or len(waiting) * 6 >= len(active)):
                     return self._prefill(waiting)
                 return self._decode(decoding)
@@ -160,6 +161,19 @@ class HFSampler:
             session = self._sessions[request.session] = _Session(slot)
             self._begin(session, request)
         self._queue = waiting
+
+    def _compact(self) -> None:
+        """Move the sessions of the highest slots into free lower ones, since a pass over all slots costs
+        what the highest one in use makes it cost.
+        """
+        for session in sorted(self._sessions.values(), key=lambda s: s.slot, reverse=True):
+            if not self._free or self._free[-1] > session.slot:
+                return
+            source, session.slot = session.slot, self._free.pop()
+            if session.cached:
+                self._cache.copy_slot(source, session.slot, session.cached)
+            self._free.append(source)
+            self._free.sort(reverse=True)
 
     def _begin(self, session: _Session, request: Request) -> None:
         old, session.tokens = session.tokens, list(request.token_ids)

@@ -138,6 +138,29 @@ def test_slots_are_used_again_and_grow_past_their_first_size(model):
     assert largest_gap(model, requests, answers, 1.0) < 1e-4
 
 
+def test_the_last_sessions_move_into_the_slots_that_became_free(model, monkeypatch):
+    """A pass then costs what the open sessions cost; nothing that was cached is read again."""
+    sampler = HFSampler(model, set(), max_in_flight=6)
+    requests = requests_of(6, budget=40)
+    passes = []
+    original = sampler._logits
+    monkeypatch.setattr(
+        sampler, "_logits", lambda ids, *o: passes.append(tuple(ids.shape)) or original(ids, *o)
+    )
+    for request in requests:
+        sampler.submit(request)
+    while len(passes) < 12:
+        assert sampler.poll() == []
+    for request in requests[:4]:
+        sampler.release(request.session)
+    kept, answers = requests[4:], {}
+    del passes[:]
+    while len(answers) < 2:
+        answers.update((completion.session, completion) for completion in sampler.poll())
+    assert set(passes) == {(2, 1)}
+    assert largest_gap(model, kept, answers, 1.0) < 1e-4
+
+
 def test_a_session_between_turns_is_not_disturbed_by_the_others(model):
     """Idle slots compute in vain beside busy ones; what they write must not survive."""
     sampler = HFSampler(model, set(), max_in_flight=3)

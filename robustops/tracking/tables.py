@@ -58,7 +58,7 @@ def results_table(summary: Mapping[str, Any]) -> Table:
 
 def differences_table(summary: Mapping[str, Any]) -> Table:
     """Paired differences in points, over all cases and over the common hits."""
-    names = ("difference, 95 % interval", "n", "on common hits", "n")
+    names = ("all cases, 95 %", "n", "common hits, 95 %", "n")
     table = _table("Paired differences (points)", ("pair", "condition"), names)
     for pair, conditions in summary["differences"].items():
         for condition, cell in conditions.items():
@@ -70,7 +70,7 @@ def differences_table(summary: Mapping[str, Any]) -> Table:
 
 def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     """A table that fits into 80 columns."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in left:
         table.add_column(name, no_wrap=True)
     for name in right:

@@ -192,6 +192,19 @@ def test_tables_show_the_numbers():
     assert "invalid" not in out.getvalue()
 
 
+def test_tables_fit_into_eighty_columns():
+    rows = [
+        row(policy, condition, f"case{i}", policy != "base" and i % 9 > 1, hit=True)
+        for policy in ("base", "sft", "grpo")
+        for condition in ("clean", "fault", "heldout")
+        for i in range(1200)
+    ]
+    out = StringIO()
+    print_results(build_summary(rows, run={}, timings={}), Console(file=out, width=80))
+    assert "…" not in out.getvalue() and "1200" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def test_tables_survive_an_evaluation_without_a_valid_episode():
     out = StringIO()
     summary = build_summary([row(error="x"), row("sft", error="y")], run={}, timings={})

@@ -78,6 +78,7 @@ class VLLMSampler:
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
+            **_whole_prompts(max_model_len),
             **(engine or {}),
         }
         self._owns_group = not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -219,6 +220,15 @@ class VLLMSampler:
             "resume the run from its last checkpoint, with a smaller sampler.max_in_flight or "
             "max_model_len if memory ran out"
         )
+
+
+def _whole_prompts(max_model_len: int | None) -> dict[str, Any]:
+    """On a CPU no prompt may be read in pieces: between them vLLM sets a request's random generator back,
+    which a CPU generator cannot do.
+    """
+    if torch.cuda.is_available():
+        return {}
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, max_model_len or 0)}
 
 
 def _start(folder: str, arguments: dict[str, Any]) -> tuple[Any, Any]:

@@ -92,6 +92,15 @@ def test_a_shared_start_is_read_once(vllm_sampler):
 
 
 @vllm
+def test_more_prompts_than_a_step_can_read_wait_for_the_next(vllm_sampler):
+    """A prompt that was read in two pieces would end in an error: a CPU generator cannot go back."""
+    requests = [Request(i, prompt(300, seed=i), 8, seed=i) for i in range(4)]
+    answers = drain(vllm_sampler, requests)
+    assert [answers[i].error for i in range(4)] == [None] * 4
+    assert largest_gap(tiny_model(seed=1), requests, answers, 1.0) < 1e-4
+
+
+@vllm
 def test_the_models_own_end_of_text_does_not_end_a_message(vllm_sampler):
     """Only `stop_ids` do; id 1 is the end of text in the model's config."""
     assert 1 not in vllm_sampler.stop_ids

@@ -112,8 +112,7 @@ class HFSampler:
 
     def release(self, session: int) -> None:
         if (ended := self._sessions.pop(session, None)) is not None:
-            self._free.append(ended.slot)
-            self._free.sort(reverse=True)  # a used sampler then hands out slots as a fresh one does
+            self._give_back(ended.slot)
         self._queue = deque(request for request in self._queue if request.session != session)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
@@ -166,14 +165,19 @@ class HFSampler:
         """Move the sessions of the highest slots into free lower ones, since a pass over all slots costs
         what the highest one in use makes it cost.
         """
-        for session in sorted(self._sessions.values(), key=lambda s: s.slot, reverse=True):
-            if not self._free or self._free[-1] > session.slot:
+        while self._free and self._sessions:
+            last = max(self._sessions.values(), key=lambda session: session.slot)
+            if last.slot < self._free[-1]:
                 return
-            source, session.slot = session.slot, self._free.pop()
-            if session.cached:
-                self._cache.copy_slot(source, session.slot, session.cached)
-            self._free.append(source)
-            self._free.sort(reverse=True)
+            source, last.slot = last.slot, self._free.pop()
+            if last.cached:
+                self._cache.copy_slot(source, last.slot, last.cached)
+            self._give_back(source)
+
+    def _give_back(self, slot: int) -> None:
+        """Lower slots go out first: a used sampler then hands them out as a fresh one does."""
+        self._free.append(slot)
+        self._free.sort(reverse=True)
 
     def _begin(self, session: _Session, request: Request) -> None:
         old, session.tokens = session.tokens, list(request.token_ids)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
-from robustops.worlds.database import WorldDatabase
+from robustops.worlds.database import Row, WorldDatabase
 
 _MAGIC = b"SQLite format 3\x00"
 
 
-def read_tables(path: str) -> dict[str, list[Any]]:
+def read_tables(path: str, decode: Callable[[str, Row], Row] | None = None) -> dict[str, list[Any]]:
     """The rows of each table of a JSON or SQLite file.
 
-    path: JSON of the form {table: {key: row}} or {table: [row]}, or an SQLite file. ConfigError where the
+    path: JSON of the form {table: {key: row}} or {table: [row]}, or an SQLite file; decode: what a row of a
+    table in SQLite stands for, which has no booleans (None: itself). ConfigError where the
     file is absent, is neither, or holds something else than tables. Rows are not looked at.
     """
     file = Path(path)
@@ -25,7 +26,10 @@ def read_tables(path: str) -> dict[str, list[Any]]:
         raise ConfigError(f"database file '{path}' does not exist; give a JSON or SQLite file")
     with file.open("rb") as stream:
         is_sqlite = stream.read(len(_MAGIC)) == _MAGIC
-    return _read_sqlite(file) if is_sqlite else _read_json(file)
+    if not is_sqlite:
+        return _read_json(file)
+    tables = _read_sqlite(file)
+    return tables if decode is None else {t: [decode(t, row) for row in rows] for t, rows in tables.items()}
 
 
 def _read_sqlite(file: Path) -> dict[str, list[Any]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from robustops.faults.plan import SUBTYPES
-from robustops.records import DatabaseSpec, Task
+from robustops.records import DatabaseSpec
 from robustops.worlds.domain import domain_names, get_domain
 from robustops.worlds.environment import LocalWorld
+from robustops.worlds.probes import draw_task
 from robustops.worlds.scripted import run_expert
 from tests.faults.support import Recorder, observe, plans
 from tests.toy_domain import TOY, toy_task
@@ -48,29 +47,6 @@ def test_toy_experts_recover_from_everything():
     assert struck == set(SUBTYPES)
 
 
-def _draw(domain, template, seed: int) -> Task | None:
-    spec = DatabaseSpec(seed=seed)
-    database = domain.open(spec)
-    draft = domain.templates[template].draw(database, Random(seed))
-    database.close()
-    if draft is None:
-        return None
-    return Task(
-        id=f"{domain.name}_{template}_{seed}",
-        domain=domain.name,
-        template=template,
-        policy=domain.policy,
-        prompt=draft.prompt,
-        tools=tuple(domain.templates[template].tools),
-        distractors=(),
-        database=spec,
-        acting_user=draft.acting_user,
-        checks=draft.checks,
-        prerequisites=draft.prerequisites,
-        plan=draft.plan,
-    )
-
-
 @pytest.mark.parametrize("name", domain_names())
 def test_experts_of_the_domains_recover_from_everything(name):
     domain = get_domain(name)
@@ -78,7 +54,8 @@ def test_experts_of_the_domains_recover_from_everything(name):
         pytest.skip(f"{name} has no task templates")
     struck = set()
     for template in domain.templates:
-        task = next(task for seed in range(20) if (task := _draw(domain, template, seed)) is not None)
+        drawn = (draw_task(domain, template, DatabaseSpec(seed=seed)) for seed in range(20))
+        task = next(task for task in drawn if task is not None)
         struck |= check_recovery(domain, task)
     wanted = set(SUBTYPES) if name in ALL_MECHANISMS else {"temporary_refusal"}
     assert wanted <= struck, f"never eligible in {name}: {wanted - struck}"

@@ -1,44 +1,34 @@
-"""Tasks drawn from one template, for the tests of templates."""
+"""Tasks of one template and what every one of them must hold, for the tests of templates."""
 
 from __future__ import annotations
 
 from robustops.records import DatabaseSpec, Task
-from robustops.seeding import generator
+from robustops.worlds.checks import gated_count, validate_graph
 from robustops.worlds.domain import Domain
-
-
-def draw(domain: Domain, name: str, spec: DatabaseSpec, place: int = 0, attempts: int = 20) -> Task | None:
-    """The first draft that fits the start state, as a task; None where none fits."""
-    template, database = domain.templates[name], domain.open(spec)
-    before, rng = database.dump(), generator(7, name, place)
-    draft = next((d for _ in range(attempts) if (d := template.draw(database, rng)) is not None), None)
-    assert database.dump() == before, "drawing must not change the start state"
-    database.close()
-    if draft is None:
-        return None
-    return Task(
-        id=f"{domain.name}-{name}-{place}",
-        domain=domain.name,
-        template=name,
-        policy=domain.policy,
-        prompt=draft.prompt,
-        tools=template.tools,
-        distractors=(),
-        database=spec,
-        acting_user=draft.acting_user,
-        checks=draft.checks,
-        prerequisites=draft.prerequisites,
-        plan=draft.plan,
-    )
+from robustops.worlds.environment import LocalWorld
+from robustops.worlds.probes import draw_task
+from robustops.worlds.scripted import ExpertRun, run_expert
 
 
 def draws(domain: Domain, name: str, count: int = 10, first: int = 0, size: str = "small") -> list[Task]:
     """Tasks of a template, each on a generated world of its own."""
     tasks = []
     for seed in range(first, first + 4 * count):
-        task = draw(domain, name, DatabaseSpec(seed=seed, size=size), seed)
+        task = draw_task(domain, name, DatabaseSpec(seed=seed, size=size))
         if task is not None:
             tasks.append(task)
         if len(tasks) == count:
             return tasks
     raise AssertionError(f"{name} fits too few worlds")
+
+
+def solved(local: LocalWorld, domain: Domain, task: Task) -> ExpertRun:
+    """The expert's run: it passes every check, within the calls and tools that a template may ask for."""
+    names = [check.name for check in task.checks]
+    validate_graph(names, task.prerequisites)
+    run = run_expert(local, domain, task)
+    assert run.success, f"{task.prompt}: {dict(zip(names, run.checks, strict=True))}"
+    assert gated_count(names, run.checks, task.prerequisites) == len(names)
+    assert 2 <= len(run.calls) <= 9 and run.answer
+    assert {call.name for call, _ in run.calls} <= set(domain.templates[task.template].tools)
+    return run

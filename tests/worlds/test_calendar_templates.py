@@ -2,6 +2,7 @@
 
 import pytest
 
+from robustops.faults.wrapper import FaultyWorld
 from robustops.worlds.domain import get_domain
 from robustops.worlds.environment import LocalWorld
 from robustops.worlds.scripted import run_expert
@@ -13,6 +14,30 @@ NAMES = sorted(DOMAIN.templates)
 
 def failed(world, task):
     return [c.name for c, passed in zip(task.checks, world.evaluate(task.checks), strict=True) if not passed]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checks_have_prerequisites_and_select_by_content(name):
+    for task in draws(DOMAIN, name):
+        assert 3 <= len(task.checks) <= 6 and task.prerequisites
+        text = task.prompt + str(task.plan) + "".join(check.query for check in task.checks)
+        database = DOMAIN.open(task.database)
+        for table, column in (
+            *(("calendars", "calendar_id"), ("events", "event_id"), ("acl_rules", "rule_id")),
+            *(("rooms", "room_id"), ("colors", "color_id"), ("reminders", "reminder_id")),
+        ):
+            assert not any(row[column] in text for row in database.find(table))
+        database.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_template_gives_most_faults_something_to_strike(name):
+    seen = set()
+    for task in draws(DOMAIN, name, 3):
+        observer = FaultyWorld(LocalWorld(DOMAIN), observe=True)
+        run_expert(observer, DOMAIN, task)
+        seen.update(subtype for o in observer.opportunities for subtype in o.subtypes)
+    assert seen >= {"temporary_refusal", "truncated_body", "lost_receipt", "filter_dropped"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -67,7 +67,7 @@ ORG = {"org_id": "ORG_1", "name": "A", "active": True, "created_at": None, "upda
         ({"organization": [3]}, "a row must be an object, not int"),
         ({"organization": [{**ORG, "city": "Oslo"}]}, "unknown column 'city'; it has: org_id, name"),
         ({"organization": [{**ORG, "name": None}]}, "column 'name' must have a value"),
-        ({"organization": [{**ORG, "active": 2}]}, "column 'active' must be bool, not 2"),
+        ({"organization": [{**ORG, "active": 1}]}, "column 'active' must be bool, not 1"),
         ({"organization": [{**ORG, "name": 7}]}, "column 'name' must be text, not 7"),
         ({"organization": [ORG, ORG]}, "table 'organization': UNIQUE"),
     ],

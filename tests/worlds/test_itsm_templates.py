@@ -10,8 +10,9 @@ from robustops.records import DatabaseSpec
 from robustops.worlds.checks import run_checks
 from robustops.worlds.domains.itsm import ItsmDomain
 from robustops.worlds.environment import LocalWorld
+from robustops.worlds.probes import draw_task
 from robustops.worlds.scripted import run_expert
-from tests.worlds.drafts import draw, draws
+from tests.worlds.drafts import draws, solved
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "itsm_world"
 REAL = str(DATA / "single_tenant_db.json")
@@ -27,21 +28,33 @@ WORLDS = [
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_check_passes_at_the_start_and_the_expert_needs_no_error_and_no_long_reply(name, world):
-    tasks = draws(DOMAIN, name, 3)
+    tasks = draws(DOMAIN, name, DRAWS)
     if world == "real":
-        tasks = [draw(DOMAIN, name, DatabaseSpec(path=REAL), place) for place in range(DRAWS)]
+        tasks = [draw_task(DOMAIN, name, DatabaseSpec(seed=place, path=REAL)) for place in range(DRAWS)]
     local = LocalWorld(DOMAIN)
     for task in tasks:
         local.reset(task)
         start = local.evaluate(task.checks)
         assert not any(start), f"{task.prompt}: {start}"
         assert task.checks[-1].name == "nothing_else"
-        run = run_expert(local, DOMAIN, task)
-        assert run.success, task.prompt
-        for call, result in run.calls:
+        for call, result in solved(local, DOMAIN, task).calls:
             assert not result.is_error, f"{call}: {result.text}"
             assert len(result.text) < 420, f"{call}: {result.text}"
     local.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_wording_holds_the_whole_plan_and_the_plan_no_id(name):
+    template = DOMAIN.templates[name]
+    assert template.tools == tuple(sorted(template.tools))
+    (task,) = draws(DOMAIN, name, 1, first=2)
+    for wording in template.wordings:
+        missing = [fact for fact in task.plan if "{" + fact + "}" not in wording]
+        assert not missing, f"{wording}: {missing}"
+    tables = DOMAIN.open(task.database).dump().values()
+    ids = {row[k] for rows in tables for row in rows for k in row if k.endswith("_id")}
+    words = [value for fact in task.plan.values() for value in (fact if isinstance(fact, list) else [fact])]
+    assert not ids & set(words)
 
 
 def test_the_acting_user_exists_and_is_not_the_notified_caller():
@@ -53,7 +66,7 @@ def test_the_acting_user_exists_and_is_not_the_notified_caller():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_collateral_damage_and_duplicates_fail_the_last_check(name):
-    task = draw(DOMAIN, name, DatabaseSpec(seed=3), 3)
+    task = draw_task(DOMAIN, name, DatabaseSpec(seed=3))
     local = LocalWorld(DOMAIN)
     assert run_expert(local, DOMAIN, task).success
     database = local.tools.database

@@ -11,7 +11,7 @@ from robustops.worlds.database import Row, WorldDatabase
 from robustops.worlds.domains.itsm.schema import TABLES, Table, encode
 from robustops.worlds.loading import read_tables
 
-_TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "float": (int, float)}
+_TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 
 
 def load_file(database: WorldDatabase, path: str) -> None:
@@ -20,7 +20,7 @@ def load_file(database: WorldDatabase, path: str) -> None:
     path: JSON of the form {table: {key: row}} or {table: [row]}, or an SQLite file. Missing tables stay
     empty, missing nullable columns null. Raises ConfigError that names the table and what does not fit.
     """
-    tables = read_tables(path)
+    tables = read_tables(path, _decoded)
     unknown = sorted(set(tables) - set(TABLES))
     if unknown or not tables:
         raise ConfigError(
@@ -48,13 +48,10 @@ def _checked(path: str, table: Table, row: Any) -> Row:
         if value is None:
             if name not in table.nullable:
                 raise ConfigError(f"{where}: column '{name}' must have a value in {dict(row)!r}")
-        elif not _fits(kind, value):
+        elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
             raise ConfigError(f"{where}: column '{name}' must be {kind}, not {value!r}")
     return encode(table, row)
 
 
-def _fits(kind: str, value: Any) -> bool:
-    """Whether a value has its column's type; SQLite holds booleans as 0 and 1."""
-    if kind == "bool":
-        return value in (0, 1)
-    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
+def _decoded(name: str, row: Row) -> Row:
+    return TABLES[name].decode(row) if name in TABLES else row

@@ -47,7 +47,7 @@ class ToolError(RobustOpsError):
         self.allowed = sorted(allowed) if allowed is not None else None
 
 
-class TransportError(RobustOpsError):
+class TransportError(WorldError):
     """A world served over MCP or HTTP could not be reached, or answered outside its protocol."""
 
 

@@ -57,7 +57,7 @@ def expert_under_fault(world: LocalWorld, domain: Domain, task: Task, subtype: s
 
 def _verify_under_faults(catalog: Catalog, domain: Domain, *, progress: bool) -> dict[str, int]:
     """Tasks solved by the expert, by fault; TaskError if there is one that it does not solve."""
-    world = LocalWorld(domain)
+    world = LocalWorld(domain, tool_timeout_s=None)
     solved: Counter[str] = Counter()
     tasks: Iterable[Task] = [task for split in catalog.splits for task in catalog.tasks(split)]
     if progress:

@@ -119,7 +119,7 @@ def build_manifest(
     without: list[str] = []
     try:
         for slot, task in enumerate(tasks):
-            world = worlds.setdefault(task.domain, LocalWorld(domains[task.domain]))
+            world = worlds.setdefault(task.domain, LocalWorld(domains[task.domain], tool_timeout_s=None))
             seen = observe(world, domains[task.domain], task, scheduler.subtypes)
             choice = scheduler.choose([_early(o, max_opportunity) for o in seen], 0, slot)
             if choice is None:

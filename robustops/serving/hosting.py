@@ -18,6 +18,7 @@ from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 
 from robustops.errors import ConfigError, TransportError
+from robustops.serving import wire
 
 PATH = "/mcp"
 #: Largest request body in bytes.
@@ -55,7 +56,13 @@ def http_server(server: Server[Any], host: str, *, max_body: int = MAX_BODY) -> 
         streamable_http_path=PATH, json_response=True, host=host, max_request_body_size=max_body
     )
     return _HttpServer(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=wire.SERVER_IDLE_S,
+            timeout_graceful_shutdown=1,
+        )
     )
 
 

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
+import httpx2
 import mcp_types as types
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from robustops.errors import ConfigError, TransportError, WorldError
 from robustops.records import StateCheck, Task, ToolCall, ToolResult
 from robustops.serving import wire
 from robustops.worlds.domain import Domain, get_domain
 from robustops.worlds.environment import Snapshot
+from robustops.worlds.time_limit import TOOL_TIMEOUT_S, check_limit, timeout_receipt
 from robustops.worlds.toolset import ToolSpec
 
 Result = TypeVar("Result")
@@ -33,9 +36,13 @@ class McpWorld:
 
     url: a streamable HTTP endpoint such as `http://127.0.0.1:8000/mcp`; or command: program and
     arguments of a stdio server, started for this world alone; env: variables added to this process's
-    for it. timeout: seconds allowed for one answer. The session opens at the first use and lives in a
-    background thread until `close()`. TransportError: not reachable, late, or outside the protocol;
-    errors of the served world itself come back as the errors that a local world raises.
+    for it. timeout: seconds allowed for an answer to the harness; tool_timeout_s: for the answer to an
+    agent's call, None for no limit. An agent's call without an answer gets a receipt with the code
+    TOOL_TIMEOUT; it may still be executed, an answer that comes later is dropped, and no call is ever
+    sent twice. The session opens at the first use and lives in a background thread until `close()`; one
+    that failed, or owes an answer, is replaced at the next reset or restore. TransportError: not
+    reachable, late, lost, or outside the protocol; errors of the served world itself come back as the
+    errors that a local world raises.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class McpWorld:
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
+        tool_timeout_s: float | None = TOOL_TIMEOUT_S,
     ) -> None:
         if (url is None) == (not command):
             raise ConfigError("a world behind MCP needs either url=http://... or command=[program, ...]")
@@ -58,7 +66,9 @@ class McpWorld:
         else:
             self._target = str(url)
         self._timeout = timeout
+        self.tool_timeout_s = check_limit(tool_timeout_s)
         self._link: _Link | None = None
+        self._stale = False
         self._task: Task | None = None
         self._verified: set[str] = set()
         self._changes = 0
@@ -70,6 +80,7 @@ class McpWorld:
         return self._task
 
     def reset(self, task: Task) -> None:
+        self._renew()
         self._drive(wire.RESET, {"task": task.to_dict()})
         self._task = task
         self._verify()
@@ -78,13 +89,17 @@ class McpWorld:
         if call.name in wire.RESERVED_TOOLS:
             raise TransportError(f"'{call.name}' is reserved for the harness; no agent may call it")
         _ = self.task
-        return self._call(call.name, call.arguments)
+        try:
+            return self._call(call.name, call.arguments, self.tool_timeout_s)
+        except _NoAnswer as late:
+            return timeout_receipt(self.domain.toolset.specs().get(call.name), late.seconds)
 
     def snapshot(self) -> Snapshot:
         _ = self.task
         return wire.unpack_snapshot(self._drive(wire.SNAPSHOT, {}).get("snapshot"))
 
     def restore(self, snapshot: Snapshot) -> None:
+        self._renew()
         self._drive(wire.RESTORE, {"snapshot": wire.pack_snapshot(snapshot)})
         self._task = snapshot.task
         self._verify()
@@ -109,17 +124,28 @@ class McpWorld:
         if self._link is not None:
             self._link.close()
         self._link = self._task = None
+        self._stale = False
         self._verified.clear()
 
     # the session --------------------------------------------------------------------------------
-    def _open(self) -> _Link:
-        if self._link is None:
-            self._link = _Link(self._target, self._timeout)
-        return self._link
+    def _renew(self) -> None:
+        """Leave a session that failed, or whose world an unanswered call may still change."""
+        if self._stale:
+            self.close()
+
+    def _ask(self, request: Callable[[Client], Coroutine[Any, Any, Result]], seconds: float | None) -> Result:
+        """One request, sent once. Whatever goes wrong, the session is not used for another start."""
+        try:
+            if self._link is None:
+                self._link = _Link(self._target, self._timeout)
+            return self._link.call(request, seconds)
+        except TransportError:
+            self._stale = True
+            raise
 
     def _drive(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """One reserved call; raises what the served world raised."""
-        result = self._call(name, arguments)
+        result = self._call(name, arguments, self._timeout)
         body = result.data
         if result.is_error:
             wire.raise_failure(body)
@@ -130,8 +156,8 @@ class McpWorld:
             raise TransportError(f"{name} answered no JSON object: {result.text[:200]}")
         return body
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        reply = self._open().call(lambda client: client.call_tool(name, arguments))
+    def _call(self, name: str, arguments: dict[str, Any], seconds: float | None) -> ToolResult:
+        reply = self._ask(lambda client: client.call_tool(name, arguments), seconds)
         content = reply.content
         if len(content) != 1 or not isinstance(content[0], types.TextContent):
             kinds = [type(part).__name__ for part in content]
@@ -144,10 +170,8 @@ class McpWorld:
         wanted = {n: s for n, s in self.specs().items() if n not in self._verified}
         if not wanted:
             return
-        offered = {
-            tool.name: tool.input_schema
-            for tool in self._open().call(lambda client: client.list_tools()).tools
-        }
+        listed = self._ask(lambda client: client.list_tools(), self._timeout)
+        offered = {tool.name: tool.input_schema for tool in listed.tools}
         differing = sorted(n for n, spec in wanted.items() if offered.get(n) != spec.input_schema)
         if differing:
             raise TransportError(
@@ -156,13 +180,20 @@ class McpWorld:
         self._verified.update(wanted)
 
 
+class _NoAnswer(TransportError):
+    """Nothing came back within so many seconds."""
+
+    def __init__(self, name: str, seconds: float, tail: str) -> None:
+        super().__init__(f"{name} gave no answer within {seconds:g} s{tail}")
+        self.seconds = seconds
+
+
 class _Link:
     """An open MCP session in a background thread, called from this one."""
 
     def __init__(self, target: str | StdioServerParameters, timeout: float) -> None:
         self.name = target if isinstance(target, str) else " ".join([target.command, *target.args])
         self._target = target
-        self._timeout = timeout
         self._complaints = tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._opened: Future[Client] = Future()
         self._client: Client | None = None
@@ -171,17 +202,17 @@ class _Link:
         self._closing = self._portal.call(anyio.Event)
         self._held = self._portal.start_task_soon(self._hold)
         try:
-            self._client = self._wait(self._opened)
+            self._client = self._wait(self._opened, timeout)
         except BaseException:
             self.close()
             raise
 
-    def call(self, request: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
-        """Run one request to its end; TransportError if it fails or is late."""
+    def call(self, request: Callable[[Client], Coroutine[Any, Any, Result]], seconds: float | None) -> Result:
+        """Run one request to its end; TransportError if it fails, _NoAnswer if it is late."""
         if self._held.done() or self._client is None:
             raise TransportError(f"the session with {self.name} has ended{self._tail()}")
         future: Future[Result] = self._portal.start_task_soon(request, self._client)
-        return self._wait(future)
+        return self._wait(future, seconds)
 
     def close(self) -> None:
         """End the session and the thread; the server process too, if there is one."""
@@ -196,11 +227,13 @@ class _Link:
 
     async def _hold(self) -> None:
         """Keep the session open; entered and left in one task, as anyio demands."""
-        target: Any = self._target
+        target = self._target
         if isinstance(target, StdioServerParameters):
-            target = stdio_client(target, errlog=self._complaints)
+            transport = stdio_client(target, errlog=self._complaints)
+        else:
+            transport = _http(target)
         try:
-            async with Client(target, mode="legacy", cache=None) as client:
+            async with Client(transport, mode="legacy", cache=None) as client:
                 self._opened.set_result(client)
                 await self._closing.wait()
         except Exception as error:
@@ -208,14 +241,12 @@ class _Link:
                 raise
             self._opened.set_exception(error)
 
-    def _wait(self, future: Future[Result]) -> Result:
+    def _wait(self, future: Future[Result], seconds: float | None) -> Result:
+        wait([future], seconds)
+        if not future.done() and future.cancel():
+            raise _NoAnswer(self.name, seconds or 0.0, self._tail())
         try:
-            return future.result(self._timeout)
-        except TimeoutError as error:
-            future.cancel()
-            raise TransportError(
-                f"{self.name} gave no answer within {self._timeout:g} s{self._tail()}"
-            ) from error
+            return future.result()
         # The SDK lets the errors of many libraries through (HTTP, anyio, pydantic, groups of them).
         except Exception as error:
             raise TransportError(f"{self.name} failed: {_reason(error)}{self._tail()}") from error
@@ -225,6 +256,16 @@ class _Link:
         self._complaints.seek(0)
         text = self._complaints.read().strip()
         return f"; it wrote: {text[-500:]}" if text else ""
+
+
+@asynccontextmanager
+async def _http(url: str) -> AsyncIterator[Any]:
+    """The SDK's HTTP transport on a client that keeps its connection while an agent thinks."""
+    client = httpx2.AsyncClient(
+        timeout=httpx2.Timeout(30, read=300), limits=httpx2.Limits(keepalive_expiry=wire.CLIENT_IDLE_S)
+    )
+    async with client, streamable_http_client(url, http_client=client) as streams:
+        yield streams
 
 
 def _reason(error: BaseException) -> str:

@@ -32,6 +32,9 @@ from robustops.worlds.toolset import refusal
 
 RESET, SNAPSHOT, RESTORE, EVALUATE = "_reset", "_snapshot", "_restore", "_evaluate"
 CHANGES_KEY = "robustops/changes"
+#: Seconds for which an idle HTTP connection is kept. The client's come first: a call that is sent while the
+#: server closes the connection is lost, executed or not.
+CLIENT_IDLE_S, SERVER_IDLE_S = 60, 75
 
 _FAILURES: dict[str, type[RobustOpsError]] = {
     "TASK_ERROR": TaskError,

@@ -177,7 +177,7 @@ def verify_catalog(catalog: Catalog, domain: Domain, *, splits: Sequence[str] | 
     Raises:
         TaskError: the message lists the first tasks at fault.
     """
-    world = LocalWorld(domain)
+    world = LocalWorld(domain, tool_timeout_s=None)
     faults: list[str] = []
     ids: set[str] = set()
     prompts: set[str] = set()

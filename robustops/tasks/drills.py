@@ -72,7 +72,7 @@ class DrillMaker:
         self.seed = seed
         self.specs = domain.toolset.specs()
         self.sources = argument_sources(domain)
-        self.world = LocalWorld(domain)
+        self.world = LocalWorld(domain, tool_timeout_s=None)
 
     def draw(self, index: int) -> Drill:
         """One drill of two to five calls."""

@@ -73,6 +73,8 @@ class WorldDatabase:
         self.clock_step = clock_step
         self.seconds = 0
         self.counters: dict[str, int] = {}
+        #: How many atomic blocks took effect.
+        self.commits = 0
         self._depth = 0
         self._undone = 0
         self._in_file = path is not None
@@ -137,7 +139,8 @@ class WorldDatabase:
         except BaseException:
             self._depth -= 1
             if outermost:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # some errors end it by themselves
+                    self._connection.execute("ROLLBACK")
             else:
                 self._connection.execute(f"ROLLBACK TO level_{self._depth}")
                 self._connection.execute(f"RELEASE level_{self._depth}")
@@ -146,6 +149,7 @@ class WorldDatabase:
             raise
         self._depth -= 1
         self._connection.execute("COMMIT" if outermost else f"RELEASE level_{self._depth}")
+        self.commits += outermost
 
     def script(self, sql: str) -> None:
         """Run a schema script; refused inside an atomic block, which it would end."""
@@ -230,6 +234,23 @@ class WorldDatabase:
             raise WorldError(f"the snapshot holds no SQLite database: {error}") from error
         self.seconds = snapshot.seconds
         self.counters = dict(snapshot.counters)
+
+    def interrupt(self) -> None:
+        """Make the statement that another thread runs here fail; nothing where there is none."""
+        self._connection.interrupt()
+
+    def salvage(self) -> DatabaseSnapshot:
+        """The committed state, where another thread is stuck in the middle of its writes.
+
+        Waits while SQLite is at work for that thread. The database must not be used any more.
+        """
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise WorldError(f"cannot roll back what another thread left open: {error}") from error
+        self._depth = 0
+        return self.snapshot()
 
     def close(self) -> None:
         self._connection.close()

@@ -13,11 +13,14 @@ from typing import Any
 from robustops.errors import TaskError
 from robustops.records import ToolCall, ToolResult
 from robustops.worlds.database import Row
+from robustops.worlds.time_limit import TOOL_TIMEOUT
 
 #: Error codes that promise that the call was not executed.
 NOT_EXECUTED = "TEMPORARILY_UNAVAILABLE"
 #: Error code of a call whose outcome is unknown: it may have been executed.
 NO_RECEIPT = "NO_RECEIPT"
+#: Error codes of calls without an answer.
+NO_ANSWER = (NO_RECEIPT, TOOL_TIMEOUT)
 #: How often a block repeats a call before it gives up.
 ATTEMPTS = 8
 
@@ -72,7 +75,7 @@ def read_row(
         code = error_code(result)
         if code == "NOT_FOUND" and optional:
             return None
-        if code not in (None, NOT_EXECUTED, NO_RECEIPT):
+        if code not in (None, NOT_EXECUTED, *NO_ANSWER):
             break
     raise _give_up(call, result)
 
@@ -93,7 +96,7 @@ def read_rows(
             found = [row for row in data[rows] if matches(row, match or {})]
             if found or not data[rows] or not _foreign(data[rows], match or {}):
                 return found
-        if error_code(result) not in (None, NOT_EXECUTED, NO_RECEIPT):
+        if error_code(result) not in (None, NOT_EXECUTED, *NO_ANSWER):
             break
     raise _give_up(call, result)
 
@@ -119,7 +122,7 @@ def write(name: str, arguments: dict[str, Any], *, landed: Callable[[], Read]) -
             return row
         if code == NOT_EXECUTED:
             continue
-        if code not in (None, NO_RECEIPT):
+        if code not in (None, *NO_ANSWER):
             break
         seen = yield from landed()
         if seen is not None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
+import psutil
 import pytest
 
 from robustops.errors import ConfigError, TaskError, TransportError, WorldError
-from robustops.records import StateCheck, Task, ToolCall
+from robustops.records import StateCheck, Task, ToolCall, ToolResult
 from robustops.serving import wire
 from robustops.serving.mcp_server import background_server
 from robustops.serving.mcp_world import McpWorld
 from robustops.worlds.database import Row
 from robustops.worlds.environment import LocalWorld
+from robustops.worlds.expert import error_code
+from robustops.worlds.time_limit import TOOL_TIMEOUT
 from robustops.worlds.toolset import tool
+from tests.slow_domain import LOG, SEEN, SLOW, WAKE, slow_task
 from tests.toy_domain import TOY, ToyDomain, ToyTools, toy_task
 
 
@@ -112,3 +120,142 @@ def test_packed_snapshots_come_back_unchanged_and_odd_ones_are_refused() -> None
     for key, value in (("image", "no base64!"), ("image", "AAAA"), ("seconds", "x"), ("task", 3)):
         with pytest.raises(TaskError, match="documented form"):
             wire.unpack_snapshot({**packed, key: value})
+
+
+# late, lost and uncertain calls --------------------------------------------------------------------
+SLOW_COMMAND = (
+    "from tests.slow_domain import SLOW\n"
+    "from robustops.serving.mcp_server import serve\n"
+    "serve(SLOW, admin=True)"
+)
+ENV = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+CREATE = ToolCall("create_note", {"box_id": "B1", "title": "water plants"})
+NOTES = StateCheck("twelve", "SELECT count(*) FROM note", 12)
+
+
+@pytest.fixture()
+def waiting() -> Iterator[None]:
+    """The slow tools wait; at the end they are let go."""
+    WAKE.clear()
+    SEEN.clear()
+    yield
+    WAKE.set()
+
+
+def slow_process(**options: object) -> McpWorld:
+    return McpWorld(domain=SLOW, command=[sys.executable, "-c", SLOW_COMMAND], env=ENV, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (ToolCall("wait_and_read", {"tag": "a"}), "nothing was read"),
+        (ToolCall("wait_and_create", {"title": "a"}), "outcome is unknown"),
+    ],
+)
+def test_a_served_tool_that_never_answers_ends_as_a_timeout_receipt(
+    waiting: None, call: ToolCall, words: str
+) -> None:
+    with (
+        background_server(SLOW, admin=True) as url,
+        closing(McpWorld(domain=SLOW, url=url, tool_timeout_s=0.3)) as world,
+    ):
+        world.reset(slow_task())
+        began = time.monotonic()
+        receipt = world.step(call)
+        assert 0.3 <= time.monotonic() - began < 3
+        assert receipt.is_error and error_code(receipt) == TOOL_TIMEOUT and words in receipt.text
+        # Its answer comes while the next call waits, and is not taken for that one's.
+        WAKE.set()
+        replies = [world.step(ToolCall("get_note", {"note_id": f"N{n}"})).data for n in (1, 2, 3)]
+        assert [reply["id"] for reply in replies] == ["N1", "N2", "N3"]
+        assert len(SEEN) == (1 if "read" in call.name else 2), "the call was made once"
+
+
+def test_a_session_that_owes_an_answer_is_not_used_for_the_next_episode(waiting: None) -> None:
+    with (
+        background_server(SLOW, admin=True) as url,
+        closing(McpWorld(domain=SLOW, url=url, tool_timeout_s=0.3)) as world,
+    ):
+        world.reset(slow_task())
+        first = world._link
+        world.step(CREATE)
+        assert world._link is first
+        snapshot = world.snapshot()
+        assert error_code(world.step(ToolCall("wait_and_create", {"title": "a"}))) == TOOL_TIMEOUT
+        WAKE.set()
+        world.reset(slow_task())
+        second = world._link
+        assert second is not first and world.evaluate([NOTES]) == (True,)
+        world.step(ToolCall("wait_and_read", {"tag": "x"}))
+        world.restore(snapshot)
+        assert world._link is second, "a session without a debt is kept"
+        assert world.snapshot() == snapshot
+
+
+@pytest.mark.slow
+def test_a_hung_server_process_costs_no_more_than_the_time_limit() -> None:
+    with closing(slow_process(tool_timeout_s=0.3)) as world:
+        world.reset(slow_task())
+        (server,) = [p for p in psutil.Process().children() if SLOW_COMMAND in p.cmdline()]
+        server.send_signal(signal.SIGSTOP)
+        receipts = [world.step(CREATE), world.step(ToolCall("list_notes"))]
+        assert [error_code(receipt) for receipt in receipts] == [TOOL_TIMEOUT] * 2
+        world.reset(slow_task())
+        assert world.evaluate([NOTES]) == (True,), "another process, another world"
+        assert not psutil.pid_exists(server.pid) or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_call_whose_delivery_is_unknown_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "calls.txt"
+    monkeypatch.setenv(LOG, str(log))
+    with closing(slow_process(timeout=20)) as world:
+        world.reset(slow_task())
+        with pytest.raises(WorldError, match=sys.executable) as lost:
+            world.step(ToolCall("log_and_die", {"title": "one"}))
+        assert isinstance(lost.value, TransportError)
+        for use in (lambda: world.step(CREATE), world.snapshot, lambda: world.evaluate([NOTES])):
+            with pytest.raises(TransportError):
+                use()
+        assert log.read_text() == "one\n"
+        world.reset(slow_task())
+        assert not world.step(CREATE).is_error, "the next episode has a server of its own"
+    assert log.read_text() == "one\n"
+
+
+def test_a_write_that_failed_after_its_commit_is_not_made_again() -> None:
+    calls: list[ToolCall] = []
+    rows: list[int] = []
+
+    class CommitsThenFails(LocalWorld):
+        def step(self, call: ToolCall) -> ToolResult:
+            calls.append(call)
+            super().step(call)
+            rows.append(len(self.tools.database.find("note")))
+            raise RuntimeError("no reply for you")
+
+    with (
+        background_server(TOY, admin=True, world_factory=CommitsThenFails) as url,
+        closing(McpWorld(domain=TOY, url=url)) as world,
+    ):
+        world.reset(toy_task())
+        with pytest.raises(WorldError):
+            world.step(CREATE)
+        time.sleep(0.2)
+        assert calls == [CREATE] and rows == [13]
+
+
+def test_one_check_result_is_not_spread_over_three_checks() -> None:
+    class OneForAll(LocalWorld):
+        def evaluate(self, checks: Sequence[StateCheck]) -> tuple[bool, ...]:
+            return (True,)
+
+    with (
+        background_server(TOY, admin=True, world_factory=OneForAll) as url,
+        closing(McpWorld(domain=TOY, url=url)) as world,
+    ):
+        world.reset(toy_task())
+        with pytest.raises(WorldError, match=r"_evaluate answered \[True\] to 3 checks"):
+            world.evaluate(toy_task().checks)

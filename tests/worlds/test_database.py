@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from threading import Event, Thread, Timer
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,6 +229,51 @@ def test_moments_inside_a_transaction_are_refused(database: WorldDatabase) -> No
                 refused()
 
 
+def test_what_a_stuck_thread_left_open_is_rolled_back_from_another(database: WorldDatabase) -> None:
+    before, image, release, ready = state(database), database.snapshot(), Event(), Event()
+    endings: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with database.atomic():
+                database.insert("thing", {"id": "T3", "size": 3, "note": None})
+                ready.set()
+                release.wait()
+        except sqlite3.Error as error:
+            endings.append(error)
+
+    thread = Thread(target=work)
+    thread.start()
+    assert ready.wait(5)
+    database.interrupt()  # nothing runs in SQLite: nothing happens
+    saved = database.salvage()
+    release.set()
+    thread.join(5)
+    assert len(endings) == 1 and "transaction" in str(endings[0]), "the late COMMIT commits nothing"
+    assert database.commits == 0
+    with closing(WorldDatabase()) as other:
+        other.restore(saved)
+        assert other.dump() == before[0]
+        other.restore(image)
+        assert other.dump() == before[0]
+
+
+def test_an_interrupted_statement_fails_and_its_block_is_rolled_back(database: WorldDatabase) -> None:
+    before, changes = state(database), database.changes
+    timer = Timer(0.05, database.interrupt)
+    timer.start()
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"), database.atomic():
+        database.insert("thing", {"id": "T3", "size": 3, "note": None})
+        database.query(endless)
+    timer.join()
+    assert state(database) == before and (database.changes, database.commits) == (changes, 0)
+    assert database.salvage() == database.snapshot(), "without an open block it is a snapshot"
+    with database.atomic(), database.atomic():
+        database.delete("thing", {"id": "T1"})
+    assert database.commits == 1
+
+
 def test_garbage_is_no_snapshot(database: WorldDatabase) -> None:
     snapshot = database.snapshot()
     garbage = type(snapshot)(b"not a database, only some text" * 40, 0, ())
@@ -294,3 +342,25 @@ def test_any_history_agrees_with_a_model(history: list[tuple[str, int]]) -> None
         assert {row["id"] for row in database.find("thing")} == rows
         assert database.seconds == seconds
     database.close()
+
+
+def turn_back(database: WorldDatabase, times: int) -> tuple[int, int]:
+    """Snapshot and restore; this process's open files and resident bytes after it."""
+    for _ in range(times):
+        database.restore(database.snapshot())
+    process = psutil.Process()
+    return process.num_fds(), process.memory_info().rss
+
+
+def test_restores_leave_no_file_open_and_keep_no_memory(database: WorldDatabase, tmp_path: Path) -> None:
+    with database.atomic():
+        rows = [{"id": f"X{number}", "size": number, "note": "x" * 1000} for number in range(1100)]
+        database.insert_many("thing", rows)
+    in_file = any(tmp_path.iterdir())
+    size = len(database.snapshot().image)
+    assert size > 1_000_000
+    files, memory = turn_back(database, 3)
+    rounds = 12 if in_file else 300
+    files_later, memory_later = turn_back(database, rounds)
+    assert files_later == files
+    assert memory_later - memory < max(rounds * size / 4, 30_000_000)

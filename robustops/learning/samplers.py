@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from robustops.errors import ConfigError, unknown_name
+from robustops.errors import ConfigError, SamplerError, unknown_name
+from robustops.learning.adapters import merged_weights, plain_copy
 from robustops.learning.policy import Policy
+from robustops.learning.processes import barrier, gather_objects, world
 from robustops.rollout.sampler import NamedWeights, Sampler
 from robustops.settings import ModelSettings, SamplerSettings
 from robustops.worlds.domain import Domain
 
-SAMPLERS = ("hf", "openai", "scripted", "vllm")
+SAMPLERS = ("hf", "openai", "scripted", "vllm", "vllm_server")
+#: Those that give tokens with log-probs and take new weights.
+TRAINABLE = ("hf", "vllm", "vllm_server")
 
 
 class SamplerPool:
@@ -36,24 +41,27 @@ class SamplerPool:
         self.work_dir = work_dir
         self._kept: Sampler | None = None
 
-    def of(self, policy: Policy, *, temperature: float | None = None) -> Sampler:
+    def of(self, policy: Policy, *, temperature: float | None = None, own_weights: bool = False) -> Sampler:
         """A sampler that holds this policy's weights; the one returned before must be idle by now.
 
-        temperature: overrides the settings'.
+        temperature: overrides the settings'; own_weights: the policy's weights may change while it samples.
         """
         chosen = self.settings.temperature if temperature is None else temperature
         if self.settings.name == "hf":
             from robustops.rollout.hf import HFSampler
 
             return HFSampler(
-                policy.model,
+                plain_copy(policy.model) if own_weights else policy.model,
                 policy.renderer.stop_ids,
                 temperature=chosen,
                 max_in_flight=self.settings.max_in_flight,
                 prefill_tokens=self.settings.prefill_tokens,
+                shared=not own_weights,
             )
         if self.settings.name == "vllm":
             return self._vllm(policy, chosen)
+        if self.settings.name == "vllm_server":
+            return self._vllm_server(policy, chosen)
         if self.settings.name == "openai":
             return _openai(self.settings, chosen)
         if self.settings.name == "scripted":
@@ -90,14 +98,67 @@ class SamplerPool:
             max_in_flight=self.settings.max_in_flight,
             max_model_len=self.model.context_tokens,
             dtype=self.model.dtype,
+            sleep_level=self.settings.sleep_level,
             engine=engine,
         )
         return self._kept
 
+    def _vllm_server(self, policy: Policy, temperature: float) -> Sampler:
+        from robustops.rollout.vllm_server import ServedModel, VLLMServerSampler
+
+        if not isinstance(self._kept, VLLMServerSampler):
+            settings, config = self.settings, policy.model.config
+            folder = Path(settings.sync_folder or self.work_dir / "engine_weights")
+            if world().rank == 0:
+                config.save_pretrained(folder)
+            shapes = {name: tuple(tensor.shape) for name, tensor in named_weights(policy.model)}
+            self._kept = VLLMServerSampler(
+                settings.urls,
+                ServedModel(shapes, _tied(config), config.get_text_config().vocab_size),
+                policy.renderer.stop_ids,
+                sync_folder=folder,
+                weight_transfer=settings.weight_transfer,
+                max_in_flight=settings.max_in_flight,
+                timeout=settings.timeout_s,
+                retries=settings.retries,
+                api_key=os.environ.get(settings.api_key_env),
+                once=on_first_process,
+            )
+            if (holds := self._kept.max_model_len) < self.model.context_tokens:
+                raise ConfigError(
+                    f"the vLLM servers hold {holds} tokens, model.context_tokens is "
+                    f"{self.model.context_tokens}; start them with --max-model-len "
+                    f"{self.model.context_tokens}"
+                )
+        self._kept.temperature = temperature
+        self._kept.sync(named_weights(policy.model), 0)
+        return self._kept
+
 
 def named_weights(model: PreTrainedModel) -> NamedWeights:
-    """Name and tensor of every weight, tied ones once."""
-    return ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    """Name and tensor of every weight, adapters merged into them, tied ones once."""
+    return merged_weights(model)
+
+
+def _tied(config: PreTrainedConfig) -> bool:
+    return bool(getattr(config, "tie_word_embeddings", False))
+
+
+def on_first_process(act: Callable[[], str]) -> str:
+    """Call `act` in one process of the run, once all have come here; each gets its result or its error."""
+    if world().size == 1:
+        return act()
+    barrier()
+    outcome: list[str | SamplerError] = []
+    if world().rank == 0:
+        try:
+            outcome.append(act())
+        except SamplerError as error:
+            outcome.append(error)
+    (result,) = gather_objects(outcome)[0]
+    if isinstance(result, SamplerError):
+        raise result
+    return result
 
 
 def _openai(settings: SamplerSettings, temperature: float) -> Sampler:

@@ -55,7 +55,9 @@ class EpisodeStart:
 class EpisodeRun:
     """The episode in flight. `advance` is called with each completion until `episode` is set.
 
-    chat: the sampler takes messages rather than tokens.
+    chat: the sampler takes messages rather than tokens; failures: errors of earlier attempts at the same
+    start, of which nothing else is kept. A later attempt samples with other seeds. A WorldError at any
+    moment, the state checks included, ends the episode as invalid; a tool call is never made twice.
     """
 
     session: int
@@ -65,6 +67,7 @@ class EpisodeRun:
     limits: Limits
     chat: bool = False
     weight_version: int = 0
+    failures: tuple[EpisodeError, ...] = ()
     episode: Episode | None = None
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
@@ -74,19 +77,13 @@ class EpisodeRun:
     checks_start: tuple[bool, ...] = ()
 
     def begin(self) -> Request | None:
-        """Put the world into its start state; the first request, or None if the prompt does not fit."""
-        start = self.start
-        if start.prefix is None:
-            self.world.reset(start.task)
-            specs = list(self.world.specs().values())
-            self._extend(self.renderer.prompt(start.task, specs))
-        else:
-            self.world.restore(start.prefix.snapshot)
-            self._extend(start.prefix.token_ids)
-            self.turns = list(start.prefix.turns)
-            self.inherited = len(self.turns)
-        self.checks_start = self.world.evaluate(start.task.checks)
-        return self._request()
+        """Put the world into its start state; the first request, or None if the episode is over at once."""
+        try:
+            self._enter()
+            return self._request()
+        except WorldError as error:
+            self._fail("world", str(error))
+            return None
 
     def advance(self, completion: Completion) -> Request | None:
         """Take one assistant message: run its call and ask for the next, or end the episode."""
@@ -104,7 +101,22 @@ class EpisodeRun:
             self._turn(message, None, begin)
             self._end("final_answer")
             return None
-        return self._act(message, begin)
+        try:
+            return self._act(message, begin)
+        except WorldError as error:
+            self._fail("world", str(error))
+            return None
+
+    @property
+    def attempts(self) -> int:
+        """How often the episode was begun, this time included."""
+        return len(self.failures) + 1
+
+    @property
+    def seed(self) -> int:
+        """The start's seed for the first attempt, one derived from it for each later one."""
+        seed = self.start.seed
+        return child_seed(seed, "attempt", self.attempts) if self.failures else seed
 
     @property
     def opportunities(self) -> list[Opportunity]:
@@ -112,17 +124,27 @@ class EpisodeRun:
         return list(self.world.opportunities)
 
     # ---------------------------------------------------------------------------------------------
+    def _enter(self) -> None:
+        """The start state, its dialogue and its state checks."""
+        start = self.start
+        if start.prefix is None:
+            self.world.reset(start.task)
+            specs = list(self.world.specs().values())
+            self._extend(self.renderer.prompt(start.task, specs))
+        else:
+            self.world.restore(start.prefix.snapshot)
+            self._extend(start.prefix.token_ids)
+            self.turns = list(start.prefix.turns)
+            self.inherited = len(self.turns)
+        self.checks_start = self.world.evaluate(start.task.checks)
+
     def _act(self, message: Message, begin: int) -> Request | None:
         event: FaultEvent | None = None
         before = self.world.changes
         if message.call is None:
             result = MALFORMED
         else:
-            try:
-                result = self.world.step(message.call)
-            except WorldError as error:
-                self._fail("world", str(error))
-                return None
+            result = self.world.step(message.call)
             event = self.world.last_event
             if event is not None:
                 event = dataclasses.replace(event, turn=len(self.turns))
@@ -169,7 +191,7 @@ class EpisodeRun:
             session=self.session,
             token_ids=tuple(self.token_ids),
             max_new_tokens=self.limits.answer_tokens,
-            seed=child_seed(self.start.seed, "turn", len(self.turns)),
+            seed=child_seed(self.seed, "turn", len(self.turns)),
             messages=self._messages() if self.chat else (),
             tools=tuple(chat_tools(self.world.specs().values())) if self.chat else (),
             task=task,
@@ -200,7 +222,12 @@ class EpisodeRun:
 
     def _end(self, stop: str, error: EpisodeError | None = None) -> None:
         self._drop_overflow()
-        checks = () if error else self.world.evaluate(self.start.task.checks)
+        checks: tuple[bool, ...] = ()
+        if error is None:
+            try:
+                checks = self.world.evaluate(self.start.task.checks)
+            except WorldError as failure:  # a state that cannot be checked is no state worth 0
+                stop, error = "error", EpisodeError("world", str(failure))
         self.episode = Episode(
             case_id=self.start.task.case_id,
             condition=self.start.condition,

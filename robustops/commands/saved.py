@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from robustops.errors import ConfigError
+from robustops.tracking.run_record import read_record
 
 #: Sections of a run that `evaluate run=...` takes over.
 SECTIONS = ("domain", "fault", "model", "reward", "evaluation")
@@ -28,10 +29,11 @@ def resumed(overrides: Sequence[str]) -> list[str]:
     if folder is None:
         return list(overrides)
     path = Path(folder)
-    saved = [str(text) for text in _load(path, "overrides.yaml")]
+    saved = _overrides(path)
     now = {name_of(text) for text in overrides}
-    kept = [text for text in saved if name_of(text) not in now | {"resume"}]
-    return [*kept, *overrides, f"hydra.run.dir={quote(str(path))}"]
+    kept = [text for text in saved if name_of(text) not in now | {"resume", "dry_run"}]
+    # The run may be a point of a sweep that its experiment asks for.
+    return [*kept, *overrides, f"hydra.run.dir={quote(str(path))}", "hydra.mode=RUN"]
 
 
 def evaluated(overrides: Sequence[str]) -> list[str]:
@@ -39,16 +41,17 @@ def evaluated(overrides: Sequence[str]) -> list[str]:
     folder = value_of(overrides, "run")
     if folder is None:
         return list(overrides)
-    config = _load(Path(folder), "config.yaml")
+    values = _settings(Path(folder))
     choices = _load(Path(folder), "hydra.yaml")["hydra"]["runtime"]["choices"]
     given = {name_of(text) for text in overrides}
     taken: list[str] = []
     for section in SECTIONS:
-        if section in given or section not in config:
+        own = [f"{key}={quote(value)}" for key, value in values.items() if key.startswith(f"{section}.")]
+        if section in given or not own:
             continue
         if section in choices:
             taken.append(f"{section}={choices[section]}")
-        taken += [f"{key}={quote(value)}" for key, value in _leaves(config[section], section)]
+        taken += own
     return [*(text for text in taken if name_of(text) not in {*given, *_ROOT_KEYS}), *overrides]
 
 
@@ -71,12 +74,29 @@ def quote(value: Any) -> str:
     return str(value)
 
 
-def _leaves(section: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
+def _overrides(folder: Path) -> list[str]:
+    """The overrides of the folder's last accepted start, else those that its only start asked for."""
+    record = read_record(folder)
+    saved = record.get("overrides") if record is not None else None
+    if saved is None:
+        saved = _load(folder, "overrides.yaml")
+    if not isinstance(saved, list):
+        raise ConfigError(f"the run in '{folder}' was stopped before it began; start it again")
+    return [str(text) for text in saved]
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Dotted key -> value of the folder's last accepted start, else of its only start."""
+    record = read_record(folder)
+    return record["settings"] if record is not None else dict(_leaves(_load(folder, "config.yaml")))
+
+
+def _leaves(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{path}.{name}")
+            yield from _leaves(value, f"{path}{name}.")
         else:
-            yield f"{path}.{name}", value
+            yield f"{path}{name}", value
 
 
 def _load(folder: Path, name: str) -> Any:

@@ -12,35 +12,76 @@ import torch
 
 from robustops import __version__
 from robustops.errors import ConfigError
+from robustops.learning.admission import Admission, admit
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
+from robustops.learning.hardware import group_size, tell_deepspeed
 from robustops.learning.memory import reuse_freed_memory
+from robustops.learning.processes import check_started, connected, leads
 from robustops.learning.progress import progress
 from robustops.learning.run import BASE, Run
 from robustops.learning.stages import STAGES, check_stages
 from robustops.seeding import child_seed
 from robustops.settings import EvaluateSettings, EvaluationSettings, PolicyCommandSettings, TrainSettings
+from robustops.tasks.opening import open_catalog
 from robustops.tracking.files import atomic_write_json
 from robustops.tracking.loggers import log_table
 from robustops.tracking.results import build_summary
 from robustops.tracking.tables import evaluation_cells, print_results
 
 
-def run_training(settings: TrainSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content."""
+def run_training(
+    settings: TrainSettings,
+    run_dir: Path,
+    config: Mapping[str, Any],
+    overrides: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content.
+
+    overrides: of the command line, for a later `resume=`. A folder that was trained with other settings is
+    refused, see `learning.admission`.
+
+    Where several processes train, each of them calls it; those that do not lead return an empty summary
+    after the last stage.
+    """
     check_stages(settings)
+    check_started(group_size(settings.hardware))
     _prepare(settings)
-    with Run(settings, run_dir, config) as run:
-        before = BASE
-        for stage in settings.stages:
-            if not run.complete(stage):
-                policy = run.load(before)
-                begin = time.monotonic()
-                STAGES[stage](run, settings, policy)
-                run.save(stage, policy)
-                run.store.add_timing(stage, "total", time.monotonic() - begin)
-            before = stage
+    opened = open_catalog(settings.domain)
+    admission = admit(settings, run_dir, opened[1], overrides) if leads() else None
+    with Run(settings, run_dir, config, opened) as run:
+        if admission is not None:
+            _admitted(run, admission)
+        with connected(settings.hardware.accelerator, group_size(settings.hardware)):
+            _train(run, settings)
+        if not leads():
+            return {}
         policies = [p for p in settings.evaluation.policies if p == BASE or p in settings.stages]
         return _evaluate(run, settings, settings.evaluation, policies, config)
+
+
+def _admitted(run: Run, admission: Admission) -> None:
+    """Tell what is new about this start, and make it the one that later starts are held against."""
+    for line in admission.lines:
+        run.say(line)
+    run.resume_points.update(admission.points)
+    if admission.evaluate_anew:
+        run.forget_evaluation()
+    admission.keep()
+
+
+def _train(run: Run, settings: TrainSettings) -> None:
+    """The stages that are not complete yet, one after another."""
+    before = BASE
+    for stage in settings.stages:
+        if not run.complete(stage):
+            policy = run.load(before)
+            begin = time.monotonic()
+            STAGES[stage](run, settings, policy)
+            run.save(stage, policy)
+            run.store.add_timing(stage, "total", time.monotonic() - begin)
+        elif leads():
+            run.checkpoints(stage).remove()  # a kill may have come between its policy and this
+        before = stage
 
 
 def run_evaluation(settings: EvaluateSettings, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,5 +174,6 @@ def _facts(settings: PolicyCommandSettings, config: Mapping[str, Any]) -> dict[s
 
 def _prepare(settings: PolicyCommandSettings) -> None:
     reuse_freed_memory()
+    tell_deepspeed(settings.hardware)
     if settings.hardware.threads > 0:
         torch.set_num_threads(settings.hardware.threads)

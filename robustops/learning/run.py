@@ -1,16 +1,17 @@
 """An open run folder: its settings, tasks, records and policies.
 
-checkpoints/<stage>/last.ckpt   where an interrupted stage goes on (Lightning)
+checkpoints/<stage>/step-*/     where an interrupted stage goes on, see `learning.checkpoints`
 checkpoints/<stage>/policy/     the stage's result (transformers layout); present = stage complete
 manifests/<condition>.json      frozen tool faults of the evaluation
+run.json                        what the last start was made with, see `learning.admission`
 telemetry.jsonl, run.db, summary.json
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,11 @@ from rich.console import Console
 
 from robustops.faults.manifest import Manifest, build_manifest
 from robustops.faults.plan import HELD_OUT, TRAINED, fault_choices
+from robustops.learning.admission import stage_complete
+from robustops.learning.checkpoints import Checkpoints, ResumePoint, move_into_place
+from robustops.learning.hardware import device_of
 from robustops.learning.policy import Policy, load_policy
+from robustops.learning.processes import barrier, gather_objects, leads, rank
 from robustops.learning.samplers import SamplerPool
 from robustops.monitor.rules import Alert, health
 from robustops.monitor.telemetry import TelemetryWriter
@@ -29,9 +34,13 @@ from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
 from robustops.rollout.sampler import Sampler
 from robustops.settings import PolicyCommandSettings
+from robustops.tasks.catalog import Catalog
 from robustops.tasks.opening import open_catalog
 from robustops.tracking.loggers import close_loggers, make_loggers
 from robustops.tracking.run_store import RunStore
+from robustops.tracking.silent import SilentStore, SilentTelemetry
+from robustops.worlds.domain import Domain
+from robustops.worlds.environment import LocalWorld
 
 BASE = "base"
 #: Evaluation faults strike among a case's first so many opportunities for their mechanism: a policy whose
@@ -40,31 +49,48 @@ EARLY_OPPORTUNITIES = 2
 
 
 class Run:
-    """Everything that the stages and the evaluation of one run share. Use as a context manager."""
+    """Everything that the stages and the evaluation of one run share. Use as a context manager.
 
-    def __init__(self, settings: PolicyCommandSettings, folder: Path, config: Mapping[str, Any]) -> None:
+    opened: domain and catalogue of the settings, where they are open already.
+    """
+
+    def __init__(
+        self,
+        settings: PolicyCommandSettings,
+        folder: Path,
+        config: Mapping[str, Any],
+        opened: tuple[Domain, Catalog] | None = None,
+    ) -> None:
         self.settings = settings
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.console = Console(stderr=settings.format == "json")
-        self.domain, self.catalog = open_catalog(settings.domain)
+        self.console = Console(stderr=settings.format == "json", quiet=not leads())
+        self.domain, self.catalog = opened or open_catalog(settings.domain)
         self.domains = {self.domain.name: self.domain}
-        self.telemetry = TelemetryWriter(folder / "telemetry.jsonl")
-        self.store = RunStore(folder / "run.db")
-        kind = settings.logger.name
-        self.loggers: list[Logger] = []
-        if kind != "none":
-            self.loggers += make_loggers(
-                kind,
-                folder,
-                config,
-                group=settings.logger.group,
-                offline=settings.logger.offline,
-                project=settings.logger.project,
-            )
+        self.telemetry, self.store, self.loggers = self._writers(config)
+        #: Where incomplete stages go on, as far as it was looked up before the run was opened.
+        self.resume_points: dict[str, ResumePoint | None] = {}
         #: Folders of policies that another run made.
         self.policies: dict[str, Path] = {}
-        self.samplers = SamplerPool(settings.sampler, settings.model, self.domains, folder)
+        work_dir = folder if leads() else folder / "processes" / str(rank())
+        self.samplers = SamplerPool(settings.sampler, settings.model, self.domains, work_dir)
+
+    def _writers(self, config: Mapping[str, Any]) -> tuple[TelemetryWriter, RunStore, list[Logger]]:
+        """Where the run's records go; one process of a run keeps them, its other processes keep none."""
+        if not leads():
+            return SilentTelemetry(), SilentStore(), []
+        logger = self.settings.logger
+        loggers: list[Logger] = []
+        if logger.name != "none":
+            loggers += make_loggers(
+                logger.name,
+                self.folder,
+                config,
+                group=logger.group,
+                offline=logger.offline,
+                project=logger.project,
+            )
+        return TelemetryWriter(self.folder / "telemetry.jsonl"), RunStore(self.folder / "run.db"), loggers
 
     def __enter__(self) -> Self:
         return self
@@ -81,28 +107,57 @@ class Run:
     def policy_folder(self, stage: str) -> Path:
         return self.folder / "checkpoints" / stage / "policy"
 
-    def checkpoint(self, stage: str) -> Path:
-        return self.folder / "checkpoints" / stage / "last.ckpt"
+    def checkpoints(self, stage: str) -> Checkpoints:
+        return Checkpoints(self.folder / "checkpoints" / stage)
 
     def complete(self, stage: str) -> bool:
         """Whether the stage's policy is there."""
-        return (self.policy_folder(stage) / "config.json").is_file()
+        return stage_complete(self.folder, stage)
+
+    def resume_point(self, stage: str) -> ResumePoint | None:
+        """Where a stage that is not complete goes on (None: at its beginning); every process calls it."""
+        found = None
+        if leads():
+            known = stage in self.resume_points
+            found = self.resume_points.pop(stage) if known else self.checkpoints(stage).recover(self.say)
+        return gather_objects([found])[0][0]
 
     def load(self, stage: str) -> Policy:
         """The policy after a stage; `base` is the model that the settings name."""
         model = self.settings.model
-        if stage == BASE:
-            return load_policy(model, model.checkpoint)
-        return load_policy(model, str(self.policies.get(stage, self.policy_folder(stage))))
+        place = model.checkpoint
+        if stage != BASE:
+            place = str(self.policies.get(stage, self.policy_folder(stage)))
+        policy = load_policy(model, place)
+        if self.settings.sampler.name == "hf":  # it computes where the model is
+            policy.model.to(device_of(self.settings.hardware))  # type: ignore[arg-type]
+        return policy
 
     def save(self, stage: str, policy: Policy) -> None:
-        """Put a stage's result in place in one move, and drop its intermediate checkpoint."""
-        target = self.policy_folder(stage)
-        partial = target.with_name("policy.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        policy.save(partial)
-        os.replace(partial, target)
-        self.checkpoint(stage).unlink(missing_ok=True)
+        """Put a stage's result in place in one move, and drop its intermediate checkpoints.
+
+        Every process of the run calls it; on return the policy is there for each of them.
+        """
+        if leads():
+            target = self.policy_folder(stage)
+            partial = target.with_name("policy.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            policy.save(partial)
+            move_into_place(partial, target)
+            self.checkpoints(stage).remove()
+        barrier()
+
+    def forget_evaluation(self) -> None:
+        """Drop the evaluations that are done, and their frozen faults, so that they are made anew."""
+        self.store.truncate("evaluation", -1)
+        given = self.settings.fault.manifest
+        for path in (self.folder / "manifests").glob("*.json"):
+            if given is None or not path.samefile(given):
+                path.unlink()
+
+    def say(self, line: str) -> None:
+        """One line for the user."""
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def alert(self, alert: Alert) -> None:
         """Keep an alert of the run monitor and say it once, in one line."""
@@ -120,8 +175,17 @@ class Run:
     def collector(self, policy: Policy, sampler: Sampler) -> Collector:
         model = self.settings.model
         limits = Limits(model.context_tokens, model.answer_tokens, model.max_turns)
-        flight = self.settings.sampler.max_in_flight
-        return Collector(sampler, policy.renderer, self.domains, limits, max_in_flight=flight)
+        settings = self.settings.sampler
+        return Collector(
+            sampler,
+            policy.renderer,
+            self.domains,
+            limits,
+            max_in_flight=settings.max_in_flight,
+            retries=settings.episode_retries,
+            retry_share=settings.retry_share,
+            world_factory=partial(LocalWorld, tool_timeout_s=self.settings.domain.tool_timeout_s),
+        )
 
     def cases(self, split: str) -> tuple[Task, ...]:
         return self.catalog.cases(split, self.settings.domain.tool_configs)

@@ -29,7 +29,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> Path:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return path
 
 
@@ -86,8 +86,8 @@ def _umask() -> int:
     return mask
 
 
-def _sync_folder(folder: Path) -> None:
-    """Put the rename itself on disk, where the file system can (not on every one)."""
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names (a rename, say) on disk, where the file system can (not on every one)."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

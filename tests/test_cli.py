@@ -101,7 +101,7 @@ def test_cfg_prints_the_composed_config(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "+grpo.stpes=3"], ["unknown key 'grpo.stpes'", "clip_high"]),
         (["train", "++speed=3"], ["unknown key 'speed'"]),
         (["train", "domain=itms"], ["unknown choice domain=itms", "did you mean 'itsm'", "calendar, itsm"]),
-        (["train", "experiment=[smoke,nix]"], ["experiment=nix", "quickstart, smoke"]),
+        (["train", "experiment=[smoke,nix]"], ["experiment=nix", "quickstart, "]),
         (["train", "grpo.steps=abc"], ["grpo.steps=abc has the wrong type", "a whole number"]),
         (["train", "grpo.steps=2.5"], ["a whole number"]),
         (["train", "progress=maybe"], ["true or false"]),
@@ -109,6 +109,8 @@ def test_cfg_prints_the_composed_config(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "sft.max_steps=x"], ["a whole number or null"]),
         (["train", "grpo={steps: x}"], ["grpo.steps takes a whole number"]),
         (["train", "seed=null"], ["seed takes a whole number"]),
+        (["train", "model.architecture=3"], ["model.architecture takes a mapping, written {key: value}"]),
+        (["train", "model.architecture.hidden_size=8"], ["write +model.architecture.hidden_size=VALUE"]),
         (["train", "grpo=3"], ["unknown choice grpo=3", "default, quickstart, smoke"]),
         (["train", "seed=[1"], ["cannot read 'seed=[1'", "key=value"]),
         (["train", "smoke"], ["cannot read 'smoke'"]),
@@ -218,6 +220,19 @@ def test_commands_without_a_run_folder_leave_none(tmp_path: Path, capsys: pytest
 
 
 # sweeps -------------------------------------------------------------------------------------------
+def test_an_experiment_may_be_a_sweep_and_is_run_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_train(monkeypatch, lambda settings, context: {"pair": [settings.reward_norm.name, settings.seed]})
+    assert cli.main(["train", "experiment=ablation_reward_norm", "format=json"]) == 0
+    runs = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert [run["pair"] for run in runs] == [
+        [order, seed] for order in ("aggregate", "component") for seed in (0, 1, 2)
+    ]
+    assert len({run["run_dir"] for run in runs}) == 6
+    assert Path(runs[0]["run_dir"]).is_relative_to(tmp_path / "multirun")
+
+
 def test_a_sweep_of_four_leaves_four_folders_with_telling_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +297,17 @@ def test_resume_replaces_saved_overrides_of_the_same_name(tmp_path: Path) -> Non
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text("[domain=itsm, resume=old, grpo.steps=3]")
     overrides = ["resume=run", "domain=calendar"]
-    assert resumed(overrides) == ["grpo.steps=3", *overrides, "hydra.run.dir='run'"]
+    assert resumed(overrides) == ["grpo.steps=3", *overrides, "hydra.run.dir='run'", "hydra.mode=RUN"]
+
+
+def test_a_point_of_an_experiment_that_is_a_sweep_is_resumed_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_train(monkeypatch, lambda settings, context: {"pair": [settings.reward_norm.name, settings.seed]})
+    assert cli.main(["train", "experiment=ablation_reward_norm", "format=json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"][-1]
+    assert cli.main(["train", f"resume={last['run_dir']}", "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["pair"] == last["pair"] == ["component", 2]
 
 
 def test_evaluate_takes_over_the_world_and_model_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

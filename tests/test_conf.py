@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from robustops.cli import COMMANDS
@@ -45,10 +46,10 @@ DESIGN = {
         "multinode",
     },
     "model": {"tiny", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
-    "sampler": {"hf", "vllm", "openai", "scripted"},
+    "sampler": {"hf", "vllm", "vllm_server", "openai", "scripted"},
     "monitor": {"off", "observe"},
     "logger": {"csv", "tensorboard", "wandb", "none"},
-    "experiment": {"quickstart", "smoke"},
+    "experiment": {"quickstart", "smoke", "sft_4b", "grpo_4b", "grpo_120", "ablation_reward_norm"},
 }
 GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((conf_dir() / group).glob("*.yaml"))]
@@ -146,6 +147,43 @@ def test_reference_recipe_has_the_published_numbers() -> None:
     assert (settings.model.context_tokens, settings.model.answer_tokens) == (1536, 96)
     big = settings_of("train", "model=arctic_midtool_4b").model
     assert (big.context_tokens, big.answer_tokens) == (32768, 2048)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "stages"), [("sft_4b", ["sft"]), ("grpo_4b", ["grpo"]), ("grpo_120", ["sft", "grpo"])]
+)
+def test_recipes_of_the_4b_model_have_the_published_numbers(experiment: str, stages: list[str]) -> None:
+    settings = settings_of("train", f"experiment={experiment}")
+    model, sft, grpo = settings.model, settings.sft, settings.grpo
+    assert settings.stages == stages
+    assert (model.name, model.context_tokens, model.answer_tokens) == ("arctic_midtool_4b", 32_768, 2_048)
+    assert (sft.epochs, sft.batch_trajectories, sft.learning_rate) == (3, 8, 3e-6)
+    assert (grpo.steps, grpo.groups, grpo.fault_groups, grpo.group_size) == (120, 16, 16, 4)
+    assert (grpo.learning_rate, grpo.kl, settings.sampler.temperature) == (1e-6, 0.001, 1.0)
+    assert (grpo.zero_signal_wait, grpo.dynamic_sampling, grpo.whiten) == (10, True, True)
+    assert (settings.reward.success, settings.reward.progress, settings.reward.quality) == (1.0, 0.3, 0.1)
+    assert (settings.reward_norm.name, settings.fault.name) == ("component", "trained")
+    if "sft" in stages:
+        assert sft.tasks == 692
+        assert model.hub_id == "MidTool/Arctic-MidTool-RL-4B"
+    else:
+        assert model.hub_id == "haohuiliang/RobustOps-SFT-4B"
+    assert (settings.hardware.name, settings.sampler.name) == ("gpu_1_offload", "vllm")
+
+
+def test_the_hardware_of_a_recipe_can_be_chosen() -> None:
+    settings = settings_of("train", "experiment=grpo_120", "hardware=deepspeed_zero2")
+    assert (settings.hardware.devices, settings.hardware.strategy) == (8, "deepspeed_stage_2")
+
+
+def test_the_ablation_is_the_quickstart_swept_over_order_and_seed() -> None:
+    overrides = ["experiment=ablation_reward_norm", "hydra.job.num=0", "hydra.runtime.output_dir=somewhere"]
+    config = compose("train", overrides, return_hydra_config=True)
+    assert config.hydra.mode == RunMode.MULTIRUN
+    assert dict(config.hydra.sweeper.params) == {"reward_norm": "aggregate,component", "seed": "0,1,2"}
+    assert settings_of("train", "experiment=ablation_reward_norm") == settings_of(
+        "train", "experiment=quickstart"
+    )
 
 
 def test_overrides_win_over_an_experiment_and_the_experiment_over_the_root() -> None:

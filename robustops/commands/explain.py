@@ -99,6 +99,8 @@ def _unknown_key(cause: Any, root: type) -> ConfigError:
 
 
 def _no_such_key(key: str, parent: str, names: list[str], root: type) -> ConfigError:
+    if parent and not names:  # a mapping with keys of its own
+        return ConfigError(f"'{parent}' has no key '{key.rpartition('.')[2]}'; write +{key}=VALUE to add it")
     where = f" of '{parent}'" if parent else ""
     if not parent and root is TrainSettings:
         names = ["experiment", *names]  # a group that sets other groups, not a setting of its own
@@ -130,6 +132,8 @@ def expected(hint: Any) -> str:
     if typing.get_origin(hint) is list:
         items = "" if arguments[0] is Any else f", each item {expected(arguments[0])}"
         return f"a list, written [a,b]{items}"
+    if typing.get_origin(hint) is dict:
+        return "a mapping, written {key: value}"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [expected(argument) for argument in arguments if argument is not type(None)]
         return " or ".join([*inner, "null"])

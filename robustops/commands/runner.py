@@ -36,6 +36,15 @@ _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _SLUG_LENGTH = 120
 
 
+#: Environment of a process that `commands.launch` started: id of the process that prints its results.
+LAUNCHER = "ROBUSTOPS_LAUNCHER"
+
+
+def prints_results() -> bool:
+    """Whether standard output of this process is for results: no other process of the job prints them."""
+    return LAUNCHER not in os.environ and os.environ.get("RANK", "0") == "0"
+
+
 def slug(text: str) -> str:
     """Text as a folder name that needs no quoting in a shell or in an override."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-")[:_SLUG_LENGTH]
@@ -47,11 +56,18 @@ OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 @dataclass(frozen=True)
 class Context:
-    """What a command knows of its run beside the settings. config: resolved, in plain values."""
+    """What a command knows of its run beside the settings.
+
+    config: resolved, in plain values; flags: Hydra's flags that the same job needs when it is started
+    again; multirun: it is a point of a sweep; fixed_dir: the command line names the run folder.
+    """
 
     run_dir: Path
     config: dict[str, Any]
     overrides: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    multirun: bool = False
+    fixed_dir: bool = False
 
 
 @dataclass
@@ -60,22 +76,23 @@ class Job:
 
     command: str
     status: int = 0
+    multirun: bool = False
     run_dir: Path | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, config: DictConfig) -> None:
         hydra = HydraConfig.get()
+        self.multirun = hydra.mode == RunMode.MULTIRUN  # a flag, or of an experiment that is a sweep
         try:
             self.reports.append(self._run(config))
         except RobustOpsError as error:
-            in_sweep = hydra.mode == RunMode.MULTIRUN
-            if in_sweep and hydra.launcher._target_ != _BASIC_LAUNCHER:
+            if self.multirun and hydra.launcher._target_ != _BASIC_LAUNCHER:
                 raise  # another process: only an exception gets through to the caller
             # The other points of a sweep still run.
             report_error(error, as_json=False)
             self.status = max(self.status, error.exit_status)
             self.reports.append({"error": _error_body(error)})
-        if hydra.mode == RunMode.MULTIRUN:
+        if self.multirun:
             self.reports[-1] = {
                 "overrides": list(hydra.overrides.task),
                 "run_dir": hydra.runtime.output_dir,
@@ -93,8 +110,24 @@ class Job:
             raise explain(error, root) from error
         validate(settings)
         module = importlib.import_module(f"robustops.commands.{self.command}")
-        context = Context(self.run_dir, plain, tuple(hydra.overrides.task))  # type: ignore[arg-type]
-        return module.run(settings, context)  # type: ignore[no-any-return]
+        return module.run(settings, self._context(plain, hydra))  # type: ignore[no-any-return]
+
+    def _context(self, config: Any, hydra: Any) -> Context:
+        assert self.run_dir is not None
+        flags: list[str] = []
+        for source in hydra.runtime.config_sources:
+            if source.provider == "command-line":
+                flags += ["--config-dir", source.path]
+        if hydra.job.config_name != self.command:
+            flags += ["--config-name", hydra.job.config_name]
+        return Context(
+            self.run_dir,
+            config,
+            tuple(hydra.overrides.task),
+            tuple(flags),
+            self.multirun,
+            any(text.startswith("hydra.run.dir=") for text in hydra.overrides.hydra),
+        )
 
 
 def run_command(command: str, arguments: Sequence[str]) -> int:
@@ -120,8 +153,8 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
         if _from_override(error):
             raise explain_value(error, options.overrides) from error
         raise
-    if "format=json" in options.overrides:
-        _print_json(job, multirun=options.multirun)
+    if "format=json" in options.overrides and prints_results():
+        _print_json(job)
     return job.status
 
 
@@ -189,8 +222,8 @@ def _from_override(error: ValueError) -> bool:
     return place is not None and place.tb_frame.f_globals.get("__name__", "").startswith("hydra.")
 
 
-def _print_json(job: Job, *, multirun: bool) -> None:
-    report: Any = {"runs": job.reports} if multirun else (job.reports or [{}])[-1]
+def _print_json(job: Job) -> None:
+    report: Any = {"runs": job.reports} if job.multirun else (job.reports or [{}])[-1]
     sys.stdout.write(json.dumps(_finite(report), ensure_ascii=False, allow_nan=False, default=str) + "\n")
 
 

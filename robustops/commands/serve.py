@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from robustops.commands.runner import Context
@@ -11,6 +12,7 @@ from robustops.records import Task
 from robustops.settings import ServeSettings
 from robustops.tasks.catalog import Catalog
 from robustops.tasks.opening import open_catalog
+from robustops.worlds.environment import LocalWorld
 
 
 def run(settings: ServeSettings, context: Context) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def run(settings: ServeSettings, context: Context) -> dict[str, Any]:
         admin=settings.admin,
         seed=settings.seed,
         size=settings.domain.size,
+        world_factory=partial(LocalWorld, tool_timeout_s=settings.domain.tool_timeout_s),
     )
     return {"domain": domain.name, "transport": settings.transport, "task": settings.task}
 

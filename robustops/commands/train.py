@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from robustops.commands.runner import Context
+from robustops.commands.runner import Context, prints_results
 from robustops.settings import TrainSettings
 
 
 def run(settings: TrainSettings, context: Context) -> dict[str, Any]:
-    """Train and evaluate; returns the content of `summary.json`."""
-    from robustops.learning.pipeline import run_training
+    """Train and evaluate; returns the content of `summary.json`, or the report of a dry run."""
+    if settings.dry_run:
+        from robustops.commands.dry_run import dry_run
 
-    summary: dict[str, Any] = run_training(settings, context.run_dir, context.config)
-    if settings.format == "text":
+        return dry_run(settings)
+    from robustops.commands.launch import as_worker, needs_workers, run_workers
+
+    if needs_workers(settings.hardware):
+        summary = run_workers(settings, context)
+    else:
+        from robustops.learning.pipeline import run_training
+
+        with as_worker(settings, context):
+            summary = run_training(settings, context.run_dir, context.config, context.overrides)
+    if prints_results() and settings.format == "text":
         from robustops.commands.show import place, show_line
 
         show_line(f"run folder: {place(context.run_dir)}")

@@ -37,7 +37,8 @@ def at_least(low: float, default: float | None) -> Any:
 class DomainSettings:
     """A world and its tasks. detail: brief | full replies; database: file of the start state of every
     task (None: generated from the task's seed at `size`); train, val, test: number of tasks in each
-    split; tool_configs: rows a task expands to; seed: of the task catalogue.
+    split; tool_configs: rows a task expands to; tool_timeout_s: seconds after which a call without an answer
+    ends as an error reply (null: never); seed: of the task catalogue.
     """
 
     name: str = "itsm"
@@ -48,6 +49,7 @@ class DomainSettings:
     val: int = at_least(0, 60)
     test: int = at_least(0, 150)
     tool_configs: list[str] = some_of(TOOL_CONFIGS, TOOL_CONFIGS)
+    tool_timeout_s: float | None = at_least(0.01, 30.0)
     seed: int = 0
 
 
@@ -72,7 +74,11 @@ class RewardNormSettings:
 
 @dataclass
 class HardwareSettings:
-    """What Lightning's Trainer gets. threads: CPU threads of torch, 0 = all cores."""
+    """Where training runs. accelerator: cpu | gpu; devices: of each of num_nodes machines, with one process a
+    device; strategy: auto | ddp | deepspeed_stage_2 | deepspeed_stage_3, the latter two also with _offload
+    (optimiser state, and parameters of stage 3, in CPU memory); precision: 32-true | bf16-mixed | bf16-true;
+    threads: CPU threads of torch in each process, 0 = a fair share of the cores.
+    """
 
     name: str = "cpu"
     accelerator: str = "cpu"
@@ -84,9 +90,21 @@ class HardwareSettings:
 
 
 @dataclass
+class LoRASettings:
+    """Low-rank adapters. rank: 0 trains all weights; alpha: their scale is alpha / rank; targets: names of
+    linear layers (empty: all but the output head).
+    """
+
+    rank: int = at_least(0, 0)
+    alpha: float = at_least(0, 16.0)
+    targets: list[str] = field(default_factory=list)
+
+
+@dataclass
 class ModelSettings:
     """The policy. source: folder | gguf_package | hub; checkpoint: a folder of weights (None: those the
-    source names); hub_id: model id where source=hub.
+    source names); hub_id: model id where source=hub; architecture: model_type and shape of the
+    transformers config, for sizes where no weights are at hand.
     """
 
     name: str = "tiny"
@@ -98,20 +116,32 @@ class ModelSettings:
     answer_tokens: int = at_least(1, 96)
     max_turns: int = at_least(1, 14)
     gradient_checkpointing: bool = False
+    lora: LoRASettings = field(default_factory=LoRASettings)
+    architecture: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class SamplerSettings:
-    """How text is generated. max_in_flight: episodes open at once; prefill_tokens: most tokens of one
-    prefill pass (hf); memory_fraction: of the device for the engine
-    (vllm); base_url, model, api_key_env, timeout_s, retries: the endpoint (openai).
+    """How text is generated. max_in_flight: episodes open at once; episode_retries: further attempts at an
+    episode that the sampler or its world failed, for at most the share retry_share of the episodes;
+    prefill_tokens: most tokens of one prefill pass (hf); memory_fraction: of the device for the engine,
+    sleep_level: what it gives up while the trainer works, 0 nothing | 1 its cache, weights go to host memory
+    | 2 its cache and weights (vllm); urls: of running servers, weight_transfer: how new weights reach them,
+    disk | nccl, sync_folder: where they travel on disk, null is the run folder (vllm_server); base_url,
+    model: the endpoint (openai); api_key_env, timeout_s, retries: of requests (openai, vllm_server).
     """
 
-    name: str = one_of("hf", "vllm", "openai", "scripted")
+    name: str = one_of("hf", "vllm", "vllm_server", "openai", "scripted")
     temperature: float = at_least(0, 1.0)
     max_in_flight: int = at_least(1, 64)
+    episode_retries: int = at_least(0, 1)
+    retry_share: float = at_least(0, 0.25)
     prefill_tokens: int = at_least(1, 8192)
     memory_fraction: float = 0.4
+    sleep_level: int = at_least(0, 0)
+    urls: list[str] = field(default_factory=list)
+    weight_transfer: str = one_of("disk", "nccl")
+    sync_folder: str | None = None
     base_url: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
@@ -121,12 +151,15 @@ class SamplerSettings:
 
 @dataclass
 class RewardSettings:
-    """Weights of the parts: R = success S + progress P + quality Q."""
+    """Weights of the parts: R = success S + progress P + quality Q. gated: a check counts for progress only
+    with all its prerequisites.
+    """
 
     name: str = "default"
     success: float = at_least(0, 1.0)
     progress: float = at_least(0, 0.3)
     quality: float = at_least(0, 0.1)
+    gated: bool = True
 
 
 @dataclass
@@ -151,13 +184,36 @@ class SFTSettings:
 
 
 @dataclass
+class CreditSettings:
+    """Local credit on token spans; null switches a cap off, `enabled=false` all of it. bad_cap: on bad calls,
+    no-progress reads from occurrence `repeats` on among them; stop_cap: on the stop of a failed episode;
+    cut_cap: on a message cut off at its token budget; quality: how the quality share of an advantage is
+    spread, to_go (on messages that calls follow from) | uniform.
+    """
+
+    enabled: bool = True
+    bad_cap: float | None = -0.5
+    stop_cap: float | None = 0.0
+    cut_cap: float | None = 0.0
+    repeats: int | None = at_least(2, 3)
+    quality: str = one_of("to_go", "uniform")
+
+
+@dataclass
 class GRPOSettings:
     """Reinforcement stage. groups, fault_groups: clean and fault groups a step, of group_size episodes;
+    refill_rounds: extra rounds of sampling for groups without signal; dynamic_sampling: false trains on
+    these, too; zero_signal_wait: steps until a silent case may return (null: never), zero_signal_capacity:
+    how many wait at most; whiten: z-score over the batch; epochs, mini_batches: a step takes
+    epochs x mini_batches optimiser updates on its episodes;
     schedule: of the learning rate after warmup_steps, constant | linear (to a tenth); adam_epsilon: see
-    `learning.optimisation.adamw`;
-    kl: coefficient to the SFT policy; clip_low, clip_high: ratio bounds 1 - low and 1 + high;
-    aggregation: what weighs the same in the loss of a flow, token (long episodes weigh more) |
-    trajectory; refill_rounds: extra rounds of sampling for groups without signal; checkpoint_every: steps.
+    `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
+    clip_high: ratio bounds 1 - low and 1 + high; importance_cap: truncated importance sampling against the
+    mismatch of sampler and trainer (null: off); aggregation: what weighs the same in the loss of a flow,
+    token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
+    (keep) or left out of the loss (mask); staleness: 1 samples the next step's episodes while this one
+    trains, with weights one step older; sync_tolerance: largest difference of log-probs between sampler
+    and trainer after new weights (null: by precision); checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -165,6 +221,13 @@ class GRPOSettings:
     groups: int = at_least(0, 16)
     fault_groups: int = at_least(0, 16)
     group_size: int = at_least(2, 4)
+    refill_rounds: int = at_least(0, 2)
+    dynamic_sampling: bool = True
+    zero_signal_wait: int | None = at_least(1, 10)
+    zero_signal_capacity: int = at_least(1, 256)
+    whiten: bool = True
+    epochs: int = at_least(1, 1)
+    mini_batches: int = at_least(1, 1)
     learning_rate: float = at_least(0, 1e-6)
     schedule: str = one_of("constant", "linear")
     warmup_steps: int = at_least(0, 0)
@@ -172,10 +235,15 @@ class GRPOSettings:
     weight_decay: float = at_least(0, 0.0)
     grad_clip: float = at_least(0, 1.0)
     kl: float = at_least(0, 0.001)
+    kl_estimator: str = one_of("k3", "k1")
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.28)
+    importance_cap: float | None = at_least(0, 2.0)
     aggregation: str = one_of("token", "trajectory")
-    refill_rounds: int = at_least(0, 2)
+    overlong: str = one_of("keep", "mask")
+    credit: CreditSettings = field(default_factory=CreditSettings)
+    staleness: int = at_least(0, 0)
+    sync_tolerance: float | None = at_least(0, None)
     micro_batch_tokens: int = at_least(1, 8192)
     checkpoint_every: int = at_least(1, 10)
 
@@ -246,10 +314,13 @@ class PolicyCommandSettings(CommandSettings):
 
 @dataclass
 class TrainSettings(PolicyCommandSettings):
-    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with."""
+    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; dry_run:
+    report what the run would take (memory, tokens, steps, disk) and train nothing.
+    """
 
     stages: list[str] = some_of(STAGES, STAGES)
     resume: str | None = None
+    dry_run: bool = False
     reward_norm: RewardNormSettings = field(default_factory=RewardNormSettings)
     sft: SFTSettings = field(default_factory=SFTSettings)
     grpo: GRPOSettings = field(default_factory=GRPOSettings)

@@ -78,6 +78,15 @@ def _fault_rules(settings: Any, path: str) -> None:
 def _training_rules(settings: Any, path: str) -> None:
     if isinstance(settings, GRPOSettings) and settings.groups + settings.fault_groups == 0:
         raise ConfigError(f"{path}groups and {path}fault_groups are both 0; a step needs at least one group")
+    if isinstance(settings, GRPOSettings):
+        smallest = min(n for n in (settings.groups, settings.fault_groups) if n > 0)
+        if settings.mini_batches > smallest:
+            raise ConfigError(
+                f"{path}mini_batches={settings.mini_batches} cannot be filled: each needs a group of every "
+                f"kind, and {smallest} is the smaller number of groups; lower it or raise the groups"
+            )
+        if settings.staleness > 1:
+            raise ConfigError(f"{path}staleness is {settings.staleness}; choose 0 (on policy) or 1")
     if isinstance(settings, TrainSettings) and settings.stages == ["grpo", "sft"]:
         raise ConfigError(
             "stages=[grpo,sft] is out of order; reinforcement goes on from SFT: stages=[sft,grpo]"

@@ -14,7 +14,8 @@ class Sequences:
     """Right-padded sequences.
 
     token_ids (batch, seq) long; attention_mask (batch, seq) bool, True = real token; loss_mask
-    (batch, seq) bool, True = trained; rows: the place of each row in the list they were made from.
+    (batch, seq) bool, True = trained; rows: the place of each row in the list they were made from, -1: a
+    filler, of which nothing is trained.
     """
 
     token_ids: Tensor
@@ -44,6 +45,31 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
+
+
+def rank_micro_batches(lengths: Sequence[int], budget: int, rank: int, size: int) -> list[list[int]]:
+    """The micro-batches of one of `size` processes that share a step; every process gets as many.
+
+    Where a process has fewer, empty lists fill up; `filler` stands in for those. Work is dealt out so that
+    all have about the same number of tokens. With one process: `micro_batches`.
+    """
+    shares: list[list[int]] = [[] for _ in range(size)]
+    loads = [0] * size
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        least = loads.index(min(loads))
+        shares[least].append(index)
+        loads[least] += lengths[index]
+    plans = [
+        [[share[i] for i in batch] for batch in micro_batches([lengths[i] for i in share], budget)]
+        for share in map(sorted, shares)
+    ]
+    longest = max(map(len, plans))
+    return plans[rank] + [[]] * (longest - len(plans[rank]))
+
+
+def filler() -> Sequences:
+    """Two tokens of which none is trained: a forward pass with a gradient of zero."""
+    return pad([(0, 0)], [(False, False)], [-1])
 
 
 def pad(

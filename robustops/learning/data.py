@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
-from robustops.learning.batching import Sequences, micro_batches, pad
+from robustops.learning.batching import Sequences, filler, pad, rank_micro_batches
 from robustops.records import Episode, Group
 from robustops.seeding import shuffled_passes
 
@@ -41,7 +41,7 @@ class RolloutTicket:
 
 @dataclass(frozen=True)
 class DemonstrationBatch:
-    """One SFT step: micro-batches, and the demonstrations that their `rows` point into."""
+    """One SFT step: this process's micro-batches, and all demonstrations, which their `rows` point into."""
 
     step: int
     parts: tuple[Sequences, ...]
@@ -62,34 +62,49 @@ class StepDataset(IterableDataset[object]):
 
 
 class StepData(LightningDataModule):
-    """Feeds `make(step)` for every step that is still to do."""
+    """Feeds `make(step)` for every step that is still to do. updates: optimiser updates of a step."""
 
-    def __init__(self, steps: int, make: Callable[[int], object]) -> None:
+    def __init__(self, steps: int, make: Callable[[int], object], updates: int = 1) -> None:
         super().__init__()
-        self.steps, self.make = steps, make
+        self.steps, self.make, self.updates = steps, make, updates
 
     def train_dataloader(self) -> DataLoader[object]:
         return DataLoader(StepDataset(self.steps, self._done, self.make), batch_size=None)
 
     def _done(self) -> int:
-        return int(self.trainer.global_step) if self.trainer is not None else 0
+        return int(self.trainer.global_step) // self.updates if self.trainer is not None else 0
 
 
 class DemonstrationSchedule:
-    """Which demonstrations a step trains on: every epoch is a fresh permutation of all of them."""
+    """Which demonstrations a step trains on: every epoch is a fresh permutation of all of them.
 
-    def __init__(self, demonstrations: Sequence[Demonstration], size: int, budget: int, seed: int) -> None:
+    size: of a step, over all processes; budget: padded tokens of a micro-batch; world: the process whose
+    micro-batches these are, and the number of processes.
+    """
+
+    def __init__(
+        self,
+        demonstrations: Sequence[Demonstration],
+        size: int,
+        budget: int,
+        seed: int,
+        world: tuple[int, int] = (0, 1),
+    ) -> None:
         self.demonstrations = demonstrations
         self.size = min(size, len(demonstrations))
         self.budget = budget
         self.seed = seed
+        self.world = world
 
     def step(self, step: int) -> DemonstrationBatch:
         """The batch of one step; the same step is always the same batch."""
         chosen = [self.demonstrations[i] for i in self._indices(step)]
+        lengths = [len(d.token_ids) for d in chosen]
         parts = tuple(
             pad([chosen[i].token_ids for i in rows], [chosen[i].loss_mask for i in rows], rows)
-            for rows in micro_batches([len(d.token_ids) for d in chosen], self.budget)
+            if rows
+            else filler()
+            for rows in rank_micro_batches(lengths, self.budget, *self.world)
         )
         return DemonstrationBatch(step, parts, tuple(chosen))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -10,7 +9,7 @@ from robustops.errors import TrainingError
 from robustops.faults.manifest import Manifest
 from robustops.learning.data import Demonstration, demonstration
 from robustops.records import Episode, Task
-from robustops.rewards.parts import bad_turns, reward_parts
+from robustops.rewards.parts import bad_turns, rewarded
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import EpisodeRun, EpisodeStart
 from robustops.seeding import generator
@@ -38,15 +37,11 @@ def collect_episodes(
 ) -> list[Episode]:
     """Finished episodes with raw reward parts, in the order of the starts; invalid ones keep their error."""
     runs = collector.run(starts, on_done)
-    episodes = []
-    for start, run in zip(starts, runs, strict=True):
-        assert run.episode is not None
-        if run.episode.error is None:
-            parts = reward_parts(start.task, run.episode)
-            episodes.append(dataclasses.replace(run.episode, reward_parts=parts))
-        else:
-            episodes.append(run.episode)
-    return episodes
+    return [
+        rewarded(start.task, run.episode)
+        for start, run in zip(starts, runs, strict=True)
+        if run.episode is not None
+    ]
 
 
 def to_demonstrations(episodes: Sequence[Episode]) -> list[Demonstration]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from robustops.errors import unknown_name
 from robustops.faults.manifest import Manifest
 from robustops.records import Episode, Task
-from robustops.rewards.parts import reward_parts
+from robustops.rewards.parts import rewarded
 from robustops.rollout.collector import Collector, valid_episodes
 from robustops.rollout.episode import EpisodeRun, EpisodeStart
 from robustops.seeding import child_seed
@@ -60,9 +59,4 @@ def evaluate_policy(
     starts = [start for condition in plan.conditions for start in plan.starts(condition)]
     runs = collector.run(starts, on_done)
     episodes = valid_episodes(runs, what="evaluation")
-    return [
-        episode
-        if episode.error is not None
-        else dataclasses.replace(episode, reward_parts=reward_parts(start.task, episode))
-        for start, episode in zip(starts, episodes, strict=True)
-    ]
+    return [rewarded(start.task, episode) for start, episode in zip(starts, episodes, strict=True)]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from robustops.learning.batching import Sequences
+from robustops.learning.processes import gather_objects
+
+#: Most logits (positions x vocabulary) held at once; 2^25 in float32 are 128 MiB.
+MAX_LOGITS = 2**25
 
 
 @dataclass(frozen=True)
@@ -19,25 +26,54 @@ class TokenScores:
     entropy: Tensor
 
 
-def score_tokens(model: PreTrainedModel, batch: Sequences, *, temperature: float = 1.0) -> TokenScores:
+def score_tokens(
+    model: PreTrainedModel, batch: Sequences, *, temperature: float = 1.0, max_logits: int = MAX_LOGITS
+) -> TokenScores:
     """Score the tokens under `loss_mask`, each given the tokens before it.
 
-    Logits are computed at trained positions only: an episode is mostly prompt and tool replies. The
-    temperature is that of the sampler, so that ratios compare like with like. Position 0 has no
-    prefix and is never scored.
+    Logits are computed at trained positions only: an episode is mostly prompt and tool replies. Where they
+    are more than `max_logits`, they are computed a slice at a time, and again in the backward pass. The
+    temperature is that of the sampler, so that ratios compare like with like. Position 0 has no prefix and
+    is never scored. A model whose weights are spread over processes (ZeRO-3) is scored by all of them
+    together, each on a batch of its own.
     """
     hidden = model.base_model(
         input_ids=batch.token_ids, attention_mask=batch.attention_mask.long(), use_cache=False
     ).last_hidden_state
     chosen = batch.loss_mask[:, 1:]
+    states, targets = hidden[:, :-1][chosen], batch.token_ids[:, 1:][chosen]
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    logits = head(hidden[:, :-1][chosen]).float() / temperature
+    rows = max(1, max_logits // model.config.vocab_size)
+    slices = _slices(head, len(states), rows)
+    if slices == 1:
+        log_probs, entropy = _score(head, states, targets, temperature)
+    else:
+        scored = [
+            checkpoint(_score, head, states[at:to], targets[at:to], temperature, use_reentrant=False)
+            for at, to in ((number * rows, (number + 1) * rows) for number in range(slices))
+        ]
+        log_probs, entropy = (torch.cat(columns) for columns in zip(*scored, strict=True))
+    return TokenScores(_scatter(log_probs, batch.loss_mask), _scatter(entropy, batch.loss_mask))
+
+
+def _slices(head: Any, positions: int, rows: int) -> int:
+    """Calls of the head. Processes that it is spread over must all call it as often, some on nothing."""
+    slices = max(1, -(-positions // rows))
+    if any(hasattr(parameter, "ds_id") for parameter in head.parameters()):
+        slices = max(max(part) for part in gather_objects([slices]))
+    return slices
+
+
+def _score(
+    head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """(positions,) log-probs of the targets and entropies."""
+    logits = head(states).float() / temperature
     normaliser = torch.logsumexp(logits, dim=-1)
-    targets = batch.token_ids[:, 1:][chosen]
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
     with torch.no_grad():
         entropy = normaliser - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
-    return TokenScores(_scatter(log_probs, batch.loss_mask), _scatter(entropy, batch.loss_mask))
+    return log_probs, entropy
 
 
 def _scatter(values: Tensor, loss_mask: Tensor) -> Tensor:

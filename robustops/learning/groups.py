@@ -3,7 +3,8 @@
 A fault group begins with a probe: the current policy works on the task with tools that do not fail, and
 every call at which a fault could be injected is remembered. One of them is chosen, its fault injected,
 and all members of the group continue from the state after it (RobustOps, training strategy). Groups
-without a relative signal are replaced by groups of the same kind (dynamic sampling).
+without a relative signal are replaced by groups of the same kind (dynamic sampling): by a case whose wait
+is over (`zero_signal`), else by the next case. No case is twice in a batch while others are left.
 """
 
 from __future__ import annotations
@@ -14,28 +15,39 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from robustops.errors import TrainingError, WorldError
 from robustops.faults.branch import Branch, branch
 from robustops.faults.scheduler import FaultScheduler
 from robustops.faults.wrapper import Opportunity
+from robustops.learning.zero_signal import ZeroSignalQueue
 from robustops.objectives.advantages import has_signal
-from robustops.records import Episode, Group, RewardParts, Task
+from robustops.records import Episode, EpisodeError, Group, Task
 from robustops.rewards.combine import RewardWeights
-from robustops.rollout.collector import Collector, valid_episodes
+from robustops.rewards.parts import Reward, rewarded
+from robustops.rollout.collector import Collector, retry_counts
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
 from robustops.seeding import child_seed, shuffled_passes
 
 CLEAN, FAULT = "clean", "fault"
-Reward = Callable[[Task, Episode], RewardParts]
+OnDone = Callable[[EpisodeRun], None]
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """How many groups a step trains on, their size, and how often missing ones are sampled anew."""
+    """How many groups a step trains on and how missing ones are replaced.
+
+    refill_rounds: how often missing groups are sampled anew; dynamic_sampling: False trains on every group
+    that is complete; zero_signal_wait: steps until a silent case may return, None: never;
+    zero_signal_capacity: most cases that wait.
+    """
 
     clean_groups: int
     fault_groups: int
     group_size: int
     refill_rounds: int
+    dynamic_sampling: bool = True
+    zero_signal_wait: int | None = None
+    zero_signal_capacity: int = 256
 
 
 @dataclass
@@ -49,11 +61,30 @@ class StepGroups:
 
 @dataclass(frozen=True)
 class _Slot:
-    """One group to be sampled; number: its place in the run's sequence of slots of this condition."""
+    """One group to be sampled. number: its place in the run's sequence of slots of this condition; prefix:
+    where a fault case that returns continues.
+    """
 
     task: Task
     condition: str
     number: int
+    prefix: Prefix | None = None
+
+
+@dataclass
+class _Sampled:
+    """What became of the slot at `place`; group None: its probe gave no place for a fault."""
+
+    place: int
+    group: Group | None = None
+    prefix: Prefix | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    injected: str | None = None
+    failure: EpisodeError | None = None
+
+
+#: Lists of all processes, in the order of their ranks, from the list of this one.
+Gather = Callable[[list[_Sampled]], list[list[_Sampled]]]
 
 
 class GroupMaker:
@@ -61,7 +92,9 @@ class GroupMaker:
 
     tasks: rows (task x tool configuration) to draw from; scheduler: None trains without fault groups;
     reward: raw reward parts of a finished episode; weights: of the parts (a part of weight 0 gives no
-    signal; default: those of the source). The state that a checkpoint needs is in `state_dict`.
+    signal; default: those of the source); rank, size, gather: where several processes share the work, each
+    samples its part of the slots and all of them end with the same groups. The state that a checkpoint
+    needs is in `state_dict`, the same in every process.
     """
 
     def __init__(
@@ -73,6 +106,10 @@ class GroupMaker:
         reward: Reward,
         seed: int,
         weights: RewardWeights | None = None,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        gather: Gather = lambda own: [own],
     ) -> None:
         self.collector = collector
         self.tasks = tasks
@@ -81,90 +118,163 @@ class GroupMaker:
         self.reward = reward
         self.seed = seed
         self.weights = weights
+        self.rank, self.size, self.gather = rank, size, gather
+        self.queue = ZeroSignalQueue(plan.zero_signal_wait, plan.zero_signal_capacity)
+        #: Cases taken from the passes over the tasks, and slots sampled, by condition.
         self.drawn = {CLEAN: 0, FAULT: 0}
+        self.slots = {CLEAN: 0, FAULT: 0}
 
-    def step(self, step: int, on_done: Callable[[EpisodeRun], None] | None = None) -> StepGroups:
+    def step(self, step: int, on_done: OnDone | None = None) -> StepGroups:
         """Sample groups until the step is full or the refill rounds are used up."""
         result = StepGroups()
         fault_groups = self.plan.fault_groups if self.scheduler is not None else 0
         missing = {CLEAN: self.plan.clean_groups, FAULT: fault_groups}
+        used: dict[str, set[str]] = {CLEAN: set(), FAULT: set()}
+        failures: list[EpisodeError | None] = []
         for round_number in range(self.plan.refill_rounds + 1):
-            slots = [slot for kind, number in missing.items() for slot in self._draw(kind, number)]
+            slots = self._slots(step, missing, used, result, refill=round_number > 0)
             if not slots:
                 break
             result.counts["rounds"] = round_number + 1
-            for group in self._sample(step, slots, result, on_done):
-                result.sampled.append(group)
-                if self._accept(group, result):
-                    result.accepted.append(group)
-                    missing[group.condition] -= 1
+            sampled = self._sample(step, slots, on_done)
+            failures += [one.failure for one in sampled]
+            for one in sampled:
+                result.counts.update(one.counts)
+                if one.group is not None:
+                    result.sampled.append(one.group)
+                    if self._accept(step, one.group, one.prefix, result):
+                        result.accepted.append(one.group)
+                        missing[one.group.condition] -= 1
+        if failures and all(failures):
+            raise TrainingError(
+                f"GRPO step {step}: none of {len(failures)} groups completed an episode; first: {failures[0]}"
+            )
+        result.counts["zero_signal_waiting"] = len(self.queue)
         return result
 
     def state_dict(self) -> dict[str, Any]:
         scheduler = self.scheduler.state_dict() if self.scheduler is not None else {}
-        return {"drawn": dict(self.drawn), "scheduler": scheduler}
+        return {
+            "drawn": dict(self.drawn),
+            "slots": dict(self.slots),
+            "scheduler": scheduler,
+            "zero_signal": self.queue.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.drawn = dict(state["drawn"])
+        self.drawn, self.slots = dict(state["drawn"]), dict(state["slots"])
+        self.queue.load_state_dict(state["zero_signal"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
-    # ---------------------------------------------------------------------------------------------
-    def _draw(self, condition: str, number: int) -> list[_Slot]:
-        """The next cases; each pass over the tasks is a fresh permutation."""
-        first = self.drawn[condition]
-        places = range(first, first + number)
-        self.drawn[condition] += number
-        cases = shuffled_passes(places, len(self.tasks), self.seed, "cases", condition)
-        return [_Slot(self.tasks[case], condition, place) for case, place in zip(cases, places, strict=True)]
-
-    def _sample(
+    # drawing ------------------------------------------------------------------------------------
+    def _slots(
         self,
         step: int,
-        slots: Sequence[_Slot],
+        missing: dict[str, int],
+        used: dict[str, set[str]],
         result: StepGroups,
-        on_done: Callable[[EpisodeRun], None] | None,
-    ) -> list[Group]:
+        *,
+        refill: bool,
+    ) -> list[_Slot]:
+        slots = []
+        for condition, number in missing.items():
+            for _ in range(number):
+                back = self.queue.take(condition, step, used[condition]) if refill else None
+                if back is not None:
+                    result.counts[f"returned_{condition}"] += 1
+                    task, prefix = self._task(back.case_id), back.prefix
+                else:
+                    task, prefix = self._next(condition, used[condition]), None
+                used[condition].add(task.case_id)
+                slots.append(_Slot(task, condition, self.slots[condition], prefix))
+                self.slots[condition] += 1
+        return slots
+
+    def _next(self, condition: str, used: set[str]) -> Task:
+        """The next case of the passes over the tasks, each a fresh permutation, that is not used yet."""
+        for _ in range(len(self.tasks)):
+            place = self.drawn[condition]
+            self.drawn[condition] += 1
+            span = range(place, place + 1)
+            task = self.tasks[shuffled_passes(span, len(self.tasks), self.seed, "cases", condition)[0]]
+            if task.case_id not in used:
+                break
+        return task
+
+    def _task(self, case_id: str) -> Task:
+        for task in self.tasks:
+            if task.case_id == case_id:
+                return task
+        raise TrainingError(
+            f"case {case_id} waits in the zero-signal queue but is not among the training cases; resume "
+            "with the tasks that the run began with"
+        )
+
+    # sampling -----------------------------------------------------------------------------------
+    def _sample(self, step: int, slots: Sequence[_Slot], on_done: OnDone | None) -> list[_Sampled]:
+        """This process's share of the slots, and then everybody's, in order."""
+        places = range(self.rank, len(slots), self.size)
+        own = self._sample_own(step, [slots[place] for place in places], on_done)
+        for place, one in zip(places, own, strict=True):
+            one.place = place
+        everyone = [one for part in self.gather(own) for one in part]
+        if self.scheduler is not None:
+            for one in everyone:
+                if one.injected is not None and one.place not in places:
+                    self.scheduler.record(one.injected)
+        return sorted(everyone, key=lambda one: one.place)
+
+    def _sample_own(self, step: int, slots: Sequence[_Slot], on_done: OnDone | None) -> list[_Sampled]:
         """Clean groups and probes together, then the continuations of all fault groups together."""
-        size = self.plan.group_size
-        clean = [slot for slot in slots if slot.condition == CLEAN]
-        probed = [slot for slot in slots if slot.condition == FAULT]
-        first = [self._start(slot, member) for slot in clean for member in range(size)]
-        probes = [dataclasses.replace(self._start(slot, -1), observe=True) for slot in probed]
+        results = [_Sampled(place, prefix=slot.prefix) for place, slot in enumerate(slots)]
+        members = range(self.plan.group_size)
+        clean = [place for place, slot in enumerate(slots) if slot.condition == CLEAN]
+        probed = [p for p, slot in enumerate(slots) if slot.condition == FAULT and slot.prefix is None]
+        first = [self._start(slots[place], member) for place in clean for member in members]
+        probes = [dataclasses.replace(self._start(slots[place], -1), observe=True) for place in probed]
         runs = self.collector.run([*first, *probes], on_done)
-        valid_episodes(runs, what=f"GRPO step {step}")
-        continued: list[EpisodeStart] = []
-        for slot, probe in zip(probed, runs[len(first) :], strict=True):
-            continued += self._branch(step, slot, probe, result)
-        branched = [start for start in continued if start.index == 0]
-        suffixes = self.collector.run(continued, on_done) if continued else []
-        clean_groups = _cut(runs[: len(first)], [slot.task for slot in clean], CLEAN, size)
-        fault_groups = _cut(suffixes, [start.task for start in branched], FAULT, size)
-        return [self._rewarded(group, task) for group, task in [*clean_groups, *fault_groups]]
+        for place, probe in zip(probed, runs[len(first) :], strict=True):
+            self._branch(step, slots[place], probe, results[place])
+        continued = [p for p, slot in enumerate(slots) if slot.condition == FAULT and results[p].prefix]
+        starts = [
+            dataclasses.replace(self._start(slots[place], member), prefix=results[place].prefix)
+            for place in continued
+            for member in members
+        ]
+        runs = runs[: len(first)] + (self.collector.run(starts, on_done) if starts else [])
+        for number, place in enumerate([*clean, *continued]):
+            cut = runs[number * len(members) : (number + 1) * len(members)]
+            self._group(slots[place], cut, results[place])
+        return results
 
     def _start(self, slot: _Slot, member: int) -> EpisodeStart:
         seed = child_seed(self.seed, "episode", slot.condition, slot.number, member)
         return EpisodeStart(slot.task, slot.condition, max(member, 0), seed)
 
-    def _branch(self, step: int, slot: _Slot, probe: EpisodeRun, result: StepGroups) -> list[EpisodeStart]:
-        """The members of a fault group, or none where the probe had no opportunity for a fault."""
+    def _branch(self, step: int, slot: _Slot, probe: EpisodeRun, result: _Sampled) -> None:
+        """Set the prefix of a fault group; none where the probe had no opportunity for a fault."""
         assert self.scheduler is not None
         episode = probe.episode
+        result.counts += retry_counts([probe])
         if episode is None or episode.error is not None:
             result.counts["invalid_probes"] += 1
-            return []
+            result.failure = episode.error if episode is not None else None
+            return
         chosen = self.scheduler.choose(probe.opportunities, step, slot.number)
         if chosen is None:
             result.counts["probes_without_opportunity"] += 1
-            return []
-        shared = branch(probe.world.world, chosen.opportunity, chosen.plan)
+            return
+        try:
+            shared = branch(probe.world.world, chosen.opportunity, chosen.plan)
+        except WorldError as error:
+            result.counts["invalid_probes"] += 1
+            result.failure = EpisodeError("world", str(error))
+            return
         self.scheduler.record(chosen.plan.subtype)
+        result.injected = chosen.plan.subtype
         result.counts[f"injected_{chosen.plan.subtype}"] += 1
-        prefix = self._prefix(episode, chosen.opportunity, shared)
-        return [
-            dataclasses.replace(self._start(slot, member), plan=chosen.plan, prefix=prefix)
-            for member in range(self.plan.group_size)
-        ]
+        result.prefix = self._prefix(episode, chosen.opportunity, shared)
 
     def _prefix(self, episode: Episode, opportunity: Opportunity, shared: Branch) -> Prefix:
         """The probe's dialogue up to the chosen call, whose reply is the faulty one."""
@@ -176,38 +286,34 @@ class GroupMaker:
         ids = (*episode.token_ids[: turn.end], *self.collector.renderer.result(shared.result))
         return Prefix(ids, (*episode.turns[:place], last), shared.snapshot)
 
-    def _rewarded(self, group: Group, task: Task) -> Group:
+    def _group(self, slot: _Slot, runs: Sequence[EpisodeRun], result: _Sampled) -> None:
         episodes = tuple(
-            episode
-            if episode.error is not None
-            else dataclasses.replace(episode, reward_parts=self.reward(task, episode))
-            for episode in group.episodes
+            rewarded(slot.task, run.episode, self.reward) for run in runs if run.episode is not None
         )
-        return dataclasses.replace(group, episodes=episodes)
+        result.counts += retry_counts(runs)
+        result.group = Group(slot.task.case_id, slot.condition, episodes)
+        failures = [episode.error for episode in episodes]
+        result.failure = failures[0] if failures and all(failures) else None
+        if any(failures) or self._silent(result.group) != "no_signal":
+            result.prefix = None  # only a silent case comes back to it
 
-    def _accept(self, group: Group, result: StepGroups) -> bool:
+    # choosing -----------------------------------------------------------------------------------
+    def _accept(self, step: int, group: Group, prefix: Prefix | None, result: StepGroups) -> bool:
         """Keep groups that compare: complete, not all successful, a weighted reward part differs."""
         if any(episode.error is not None for episode in group.episodes):
             result.counts["groups_invalid"] += 1
             return False
-        if all(episode.success for episode in group.episodes):
-            result.counts["groups_all_success"] += 1
-            return False
-        parts = [episode.reward_parts for episode in group.episodes if episode.reward_parts is not None]
-        if not has_signal(parts, [0] * len(parts), self.weights).any():
-            result.counts["groups_no_signal"] += 1
+        if self.plan.dynamic_sampling and (reason := self._silent(group)) is not None:
+            result.counts[f"groups_{reason}"] += 1
+            if reason == "no_signal":
+                self.queue.add(group.case_id, group.condition, step, prefix)
             return False
         result.counts[f"groups_{group.condition}"] += 1
         return True
 
-
-def _cut(
-    runs: Sequence[EpisodeRun], tasks: Sequence[Task], condition: str, size: int
-) -> list[tuple[Group, Task]]:
-    """Consecutive runs as groups of equal size."""
-    groups = []
-    for place, task in enumerate(tasks):
-        members = runs[place * size : (place + 1) * size]
-        episodes = tuple(run.episode for run in members if run.episode is not None)
-        groups.append((Group(task.case_id, condition, episodes), task))
-    return groups
+    def _silent(self, group: Group) -> str | None:
+        """Why a complete group gives nothing to learn from, or None."""
+        if all(episode.success for episode in group.episodes):
+            return "all_success"
+        parts = [episode.reward_parts for episode in group.episodes if episode.reward_parts is not None]
+        return None if has_signal(parts, [0] * len(parts), self.weights).any() else "no_signal"

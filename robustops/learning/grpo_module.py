@@ -2,209 +2,253 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from robustops.learning.batching import Sequences, micro_batches, pad, pad_values, padding_share
+from robustops.errors import TrainingError
+from robustops.learning.batching import micro_batches, padding_share
 from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
-from robustops.learning.optimisation import adamw, update
-from robustops.objectives.credit import spread
-from robustops.objectives.losses import episode_token_weights, kl_k3, policy_loss
+from robustops.learning.grpo_loss import (
+    CUT_OFF,
+    GRPOLoss,
+    TrainedEpisode,
+    batch_loss,
+    explain_gradient,
+    make_batch,
+)
+from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
+from robustops.learning.policy import Reference, set_training_mode
+from robustops.learning.processes import gather_objects, total, world
+from robustops.objectives.advantages import Advantages
+from robustops.objectives.credit import LocalCredit, spread
+from robustops.objectives.losses import episode_token_weights
 from robustops.objectives.statistics import (
     TrainedTokens,
     advantage_statistics,
+    importance_statistics,
     join,
     policy_statistics,
     reward_statistics,
     sampler_gap,
 )
-from robustops.records import Episode, RewardParts
+from robustops.records import Episode, Group, RewardParts
 from robustops.rewards.combine import RewardWeights
-from robustops.rewards.parts import bad_turns
+from robustops.rewards.parts import RewardRules, call_evidence
 
-#: Advantages (episodes,) of raw parts and group numbers: `objectives.advantages.aggregate` or `.component`.
-Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Tensor]
+#: Advantages of raw parts and group numbers: `objectives.advantages.aggregate` or `.component`.
+Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 
 
 @dataclass(frozen=True)
-class GRPOLoss:
-    """Coefficients. kl: weight of the KL to the reference policy; the ratio is clipped to
-    [1 - clip_low, 1 + clip_high]; temperature: that of the sampler; aggregation: what weighs the same
-    within a flow, every `token` or every `trajectory`.
+class Optimisation:
+    """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
+    mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
+    forward pass.
     """
 
-    kl: float = 0.001
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    temperature: float = 1.0
-    aggregation: str = "token"
+    learning_rate: float
+    warmup_steps: int = 0
+    decay_steps: int | None = None
+    adam_epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    epochs: int = 1
+    mini_batches: int = 1
+    micro_batch_tokens: int = 8192
+
+    @property
+    def updates(self) -> int:
+        """Optimiser updates a step."""
+        return self.epochs * self.mini_batches
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """One micro-batch; per-token tensors are (batch, seq)."""
-
-    sequences: Sequences
-    old_log_probs: Tensor
-    advantages: Tensor
-    weights: Tensor
-
-
-class GRPOModule(LightningModule):
+class GRPOModule(PolicyModule):
     """Trains on the groups that `RolloutCallback` put into the step's ticket.
 
-    reference: the frozen SFT policy (not part of the module's state); normalise: the order of reward
-    normalisation; reward_weights: of the reported rewards; decay_steps: the learning rate
-    decays linearly to a tenth over so many steps (None: constant). Clean and fault flow are means of equal
-    weight. A step without any group leaves the weights as they are.
+    reference: the frozen SFT policy (not part of the module's state), None: no KL; normalise: the order of
+    reward normalisation; credit: local credit; rules, reward_weights: those of the rewards. Clean and fault
+    flow are means of equal weight. A step without any group leaves the weights as they are. Where several
+    processes train, all have the same groups, and each takes its share of the micro-batches.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        reference: PreTrainedModel,
+        reference: Reference | None,
         normalise: Normalise,
         loss: GRPOLoss,
+        optimisation: Optimisation,
         *,
-        learning_rate: float,
-        warmup_steps: int = 0,
-        decay_steps: int | None = None,
-        adam_epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        grad_clip: float = 1.0,
-        micro_batch_tokens: int = 8192,
+        credit: LocalCredit | None = None,
+        rules: RewardRules | None = None,
         reward_weights: RewardWeights | None = None,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.model = model
-        self._reference = [reference]
+        self.reference = reference
         self.normalise = normalise
         self.loss = loss
-        self.learning_rate = learning_rate
-        self.warmup_steps = warmup_steps
-        self.decay_steps = decay_steps
-        self.adam_epsilon = adam_epsilon
-        self.weight_decay = weight_decay
-        self.grad_clip = grad_clip
-        self.micro_batch_tokens = micro_batch_tokens
+        self.optimisation = optimisation
+        self.credit = credit or LocalCredit()
+        self.rules = rules or RewardRules()
         self.reward_weights = reward_weights
-        self.step_metrics: dict[str, float] = {}
+        self.grad_clip = optimisation.grad_clip
+        self.updates_per_step = optimisation.updates
 
     def configure_optimizers(self) -> Any:
-        return adamw(
-            self,
-            self.learning_rate,
-            self.weight_decay,
-            self.warmup_steps,
-            self.decay_steps,
-            self.adam_epsilon,
-        )
+        o = self.optimisation
+        decay = None if o.decay_steps is None else o.decay_steps * o.updates
+        return adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
 
     def on_train_start(self) -> None:
-        # Dropout would make the recomputed log-probs disagree with the sampled ones.
-        self.model.train(False)
-        self._reference[0].to(self.device)  # type: ignore[arg-type]
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Micro-batches are moved one by one."""
-        return batch
+        set_training_mode(self.model)
+        if self.reference is not None:
+            self.reference.model.to(self.device)  # type: ignore[arg-type]
 
     def training_step(self, ticket: RolloutTicket, batch_idx: int) -> None:
         episodes = [episode for group in ticket.groups for episode in group.episodes]
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}
+        rows: list[TrainedEpisode] = []
         if episodes:
-            values, metrics_of_rewards = self._advantages(ticket, episodes)
-            metrics.update(metrics_of_rewards)
-            metrics.update(self._backward(episodes, values))
-        norm, used = update(self, self.grad_clip, loss=metrics.get("train/loss", 0.0))
-        self.step_metrics = {**metrics, "train/grad_norm": norm, "train/learning_rate": used}
+            rows, numbers = self._prepare(ticket.groups, episodes)
+            metrics.update(numbers)
+        metrics.update(self._optimise(ticket, rows))
+        self.step_metrics = metrics
 
     # ---------------------------------------------------------------------------------------------
-    def _advantages(
-        self, ticket: RolloutTicket, episodes: Sequence[Episode]
-    ) -> tuple[list[Tensor], dict[str, float]]:
-        """Per-token advantages, one (seq,) tensor an episode, and numbers about them."""
-        groups = [number for number, group in enumerate(ticket.groups) for _ in group.episodes]
+    def _prepare(
+        self, groups: Sequence[Group], episodes: Sequence[Episode]
+    ) -> tuple[list[TrainedEpisode], dict[str, float]]:
+        """Episodes with their advantages, and numbers about rewards and advantages."""
+        members = [number for number, group in enumerate(groups) for _ in group.episodes]
         parts = [episode.reward_parts for episode in episodes if episode.reward_parts is not None]
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
-        values = self.normalise(parts, groups)
-        rewards = reward_statistics(parts, groups, self.reward_weights)
-        numbers = {**rewards, **advantage_statistics(values)}
-        spans = spread(values, episodes, [bad_turns(episode) for episode in episodes])
-        return spans, {f"train/{name}": value for name, value in numbers.items()}
+        advantages = self.normalise(parts, members)
+        evidence = [call_evidence(episode, self.rules) for episode in episodes]
+        spans = spread(advantages, episodes, evidence, self.credit)
+        numbers = {
+            **reward_statistics(parts, members, self.reward_weights),
+            **advantage_statistics(advantages.values),
+        }
+        rows = [TrainedEpisode(e, a, 0.0) for e, a in zip(episodes, spans, strict=True)]
+        return self._with_old_log_probs(rows), {f"train/{name}": value for name, value in numbers.items()}
 
-    def _backward(self, episodes: Sequence[Episode], advantages: Sequence[Tensor]) -> dict[str, float]:
-        """Accumulate the step's gradient over micro-batches."""
-        lengths = [len(episode.token_ids) for episode in episodes]
-        rows = micro_batches(lengths, self.micro_batch_tokens)
+    def _with_old_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
+        """Log-probs of the policy before the step, where a later update needs them."""
+        if self.loss.importance_cap is None or self.optimisation.updates == 1:
+            return rows
+        filled = list(rows)
+        own = [batch for batch, counts in self._share(rows) if counts]
+        for i, values in [item for part in gather_objects(self._score(rows, own)) for item in part]:
+            filled[i] = dataclasses.replace(rows[i], old_log_probs=values)
+        return filled
+
+    def _score(
+        self, rows: Sequence[TrainedEpisode], batches: Sequence[Sequence[int]]
+    ) -> list[tuple[int, Tensor]]:
+        """Row numbers with the (tokens,) log-probs of their episodes under the policy as it is."""
+        scored = []
+        for chosen in batches:
+            batch = make_batch([rows[i] for i in chosen], self.loss, self.device)
+            with torch.no_grad():
+                scores = score_tokens(self.model, batch.sequences, temperature=self.loss.temperature)
+            for i, values in zip(chosen, scores.log_probs.cpu(), strict=True):
+                scored.append((i, values[: len(rows[i].episode.token_ids)].clone()))
+        return scored
+
+    def _optimise(self, ticket: RolloutTicket, rows: Sequence[TrainedEpisode]) -> dict[str, float]:
+        """All updates of the step; without episodes they change nothing."""
+        tokens: list[TrainedTokens] = []
+        losses, norms, rate = [], [], 0.0
+        for chosen in self._mini_batches(ticket.groups):
+            weighted = self._weighted([rows[i] for i in chosen])
+            loss, trained = self._backward(ticket.step + 1, weighted)
+            norm, rate = self._update(ticket.step + 1, weighted, loss)
+            norms.append(norm)
+            if trained:
+                losses.append(loss)
+                tokens.append(join(trained))
+        metrics = {"grad_norm": sum(norms) / len(norms), "learning_rate": rate}
+        if tokens:
+            lengths = [len(row.episode.token_ids) for row in rows]
+            everyone = join(tokens)
+            metrics |= {
+                "loss": sum(losses) / len(losses),
+                "tokens": float(sum(sum(row.episode.loss_mask) for row in rows)),
+                "padding_share": padding_share(lengths, self._micro_batches(rows)),
+                **policy_statistics(everyone, clip_low=self.loss.clip_low, clip_high=self.loss.clip_high),
+                **sampler_gap(tokens[0].log_probs, tokens[0].sampler_log_probs),
+            }
+            if self.loss.importance_cap is not None:
+                metrics |= importance_statistics(everyone, self.loss.importance_cap)
+        return {f"train/{name}": value for name, value in metrics.items()}
+
+    def _mini_batches(self, groups: Sequence[Group]) -> list[list[int]]:
+        """Episode numbers of each update: groups of either kind are dealt in turn, the same every epoch."""
+        count = self.optimisation.mini_batches
+        parts: list[list[int]] = [[] for _ in range(count)]
+        dealt, first = {"clean": 0, "fault": 0}, 0
+        for group in groups:
+            parts[dealt[group.condition] % count] += range(first, first + len(group.episodes))
+            dealt[group.condition] += 1
+            first += len(group.episodes)
+        return parts * self.optimisation.epochs
+
+    def _weighted(self, rows: Sequence[TrainedEpisode]) -> list[TrainedEpisode]:
+        """With the weights of one update. Cut-off episodes that are masked count neither above nor below."""
+        masked = [self.loss.overlong == "mask" and row.episode.stop in CUT_OFF for row in rows]
         weights = episode_token_weights(
-            [sum(episode.loss_mask) for episode in episodes],
-            [episode.condition == "fault" for episode in episodes],
+            [0 if out else sum(row.episode.loss_mask) for row, out in zip(rows, masked, strict=True)],
+            [row.episode.condition == "fault" for row in rows],
             self.loss.aggregation,
         )
-        total, tokens = 0.0, []
-        for chosen in rows:
-            batch = self._batch(
-                [episodes[i] for i in chosen], [advantages[i] for i in chosen], [weights[i] for i in chosen]
-            )
-            loss, trained = self._loss(batch)
-            self.manual_backward(loss)
-            total += loss.item()
-            tokens.append(trained)
-        everyone = join(tokens)
-        numbers = {
-            "loss": total,
-            "tokens": float(len(everyone.log_probs)),
-            "padding_share": padding_share(lengths, rows),
-            **policy_statistics(everyone, clip_low=self.loss.clip_low, clip_high=self.loss.clip_high),
-            **sampler_gap(everyone.log_probs, everyone.old_log_probs),
-        }
-        return {f"train/{name}": value for name, value in numbers.items()}
+        return [
+            dataclasses.replace(row, weight=0.0 if out else weight)
+            for row, weight, out in zip(rows, weights, masked, strict=True)
+        ]
 
-    def _batch(
-        self, episodes: Sequence[Episode], advantages: Sequence[Tensor], weights: Sequence[float]
-    ) -> _Batch:
-        sequences = pad(
-            [e.token_ids for e in episodes], [e.loss_mask for e in episodes], range(len(episodes))
-        )
-        width = sequences.token_ids.shape[1]
-        return _Batch(
-            sequences.to(self.device),
-            pad_values([episode.old_log_probs for episode in episodes], width).to(self.device),
-            pad_values([values.tolist() for values in advantages], width).to(self.device),
-            (torch.tensor(weights)[:, None] * sequences.loss_mask).to(self.device),
-        )
+    def _micro_batches(self, rows: Sequence[TrainedEpisode]) -> list[list[int]]:
+        lengths = [len(row.episode.token_ids) for row in rows]
+        return micro_batches(lengths, self.optimisation.micro_batch_tokens)
 
-    def _loss(self, batch: _Batch) -> tuple[Tensor, TrainedTokens]:
-        """This micro-batch's share of the step's loss, and its trained tokens."""
-        mask, temperature = batch.sequences.loss_mask, self.loss.temperature
-        scores = score_tokens(self.model, batch.sequences, temperature=temperature)
-        with torch.no_grad():
-            reference = score_tokens(self._reference[0], batch.sequences, temperature=temperature)
-        policy = policy_loss(
-            scores.log_probs,
-            batch.old_log_probs,
-            batch.advantages,
-            mask,
-            clip_low=self.loss.clip_low,
-            clip_high=self.loss.clip_high,
-        )
-        kl = kl_k3(scores.log_probs, reference.log_probs, mask)
-        loss = ((policy.loss + self.loss.kl * kl) * batch.weights).sum()
-        trained = TrainedTokens.select(
-            mask,
-            log_probs=scores.log_probs,
-            old_log_probs=batch.old_log_probs,
-            ref_log_probs=reference.log_probs,
-            entropy=scores.entropy,
-            advantages=batch.advantages,
-        )
-        return loss, trained
+    def _share(self, rows: Sequence[TrainedEpisode]) -> list[tuple[list[int], bool]]:
+        """This process's micro-batches, as many as every other process has.
+
+        A batch that only fills up the number is marked False: it must count for nothing.
+        """
+        rank, size = world()
+        batches = self._micro_batches(rows)
+        count = -(-len(batches) // size)
+        own = [(batch, True) for batch in batches[rank::size]]
+        return own + [(batch, False) for batch in batches[: count - len(own)]]
+
+    def _backward(self, step: int, rows: Sequence[TrainedEpisode]) -> tuple[float, list[TrainedTokens]]:
+        """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
+        tokens: list[TrainedTokens] = []
+
+        def compute(chosen: Sequence[int], counts: bool) -> Tensor:
+            own = [rows[i] if counts else dataclasses.replace(rows[i], weight=0.0) for i in chosen]
+            batch = make_batch(own, self.loss, self.device)
+            loss, trained = batch_loss(self.model, self.reference, batch, self.loss, step)
+            if counts:
+                tokens.append(trained)
+            return loss
+
+        loss = accumulate(self, [partial(compute, *share) for share in self._share(rows)])
+        return total([loss])[0], [one for part in gather_objects(tokens) for one in part]
+
+    def _update(self, step: int, rows: Sequence[TrainedEpisode], loss: float) -> tuple[float, float]:
+        """One optimiser update; a gradient that is not finite stops it and is traced to its token."""
+        try:
+            return update(self, self.grad_clip, loss=loss)
+        except TrainingError:
+            explain_gradient(self.model, self.reference, rows, self.loss, step, self.device)
+            raise

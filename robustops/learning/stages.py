@@ -10,29 +10,39 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar
 
 from robustops.errors import ConfigError, unknown_name
 from robustops.faults.manifest import build_manifest
 from robustops.faults.scheduler import FaultScheduler
+from robustops.learning.checkpoints import StageCheckpoint, StreamCheckpointIO
 from robustops.learning.data import Demonstration, DemonstrationSchedule, RolloutTicket, StepData
 from robustops.learning.demonstrations import collect_episodes, demonstration_starts, to_demonstrations
-from robustops.learning.groups import GroupMaker, GroupPlan
-from robustops.learning.grpo_module import GRPOLoss, GRPOModule
-from robustops.learning.optimisation import AtomicCheckpointIO
+from robustops.learning.groups import GroupMaker
+from robustops.learning.grpo_module import GRPOModule
+from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
+from robustops.learning.hardware import check_hardware, group_size, sharded
+from robustops.learning.optimisation import PolicyModule
 from robustops.learning.policy import Policy
+from robustops.learning.processes import gather_aside, world
 from robustops.learning.progress import progress
+from robustops.learning.random_state import RandomState
 from robustops.learning.rollout_callback import RolloutCallback
 from robustops.learning.run import Run
+from robustops.learning.samplers import TRAINABLE
 from robustops.learning.sft_module import SFTModule
+from robustops.learning.strategies import make_strategy
+from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.callback import AnomalyMonitor
 from robustops.objectives.advantages import aggregate, component
 from robustops.rewards.combine import RewardWeights
-from robustops.rewards.parts import reward_parts
+from robustops.rewards.parts import RewardRules, reward_parts
 from robustops.seeding import child_seed, generator
 from robustops.settings import HardwareSettings, TrainSettings
 
+#: Tokens of a prompt that the probe of the sampler's weights takes.
+PROBE_TOKENS = 256
 NORMALISATIONS = {"aggregate": aggregate, "component": component}
 
 
@@ -44,7 +54,7 @@ def train_sft(run: Run, settings: TrainSettings, policy: Policy) -> None:
     steps = -(-sft.epochs * len(demonstrations) // size)
     steps = steps if sft.max_steps is None else min(steps, sft.max_steps)
     seed = child_seed(settings.seed, "sft")
-    schedule = DemonstrationSchedule(demonstrations, size, sft.micro_batch_tokens, seed)
+    schedule = DemonstrationSchedule(demonstrations, size, sft.micro_batch_tokens, seed, world())
     module = SFTModule(
         policy.model,
         learning_rate=sft.learning_rate,
@@ -79,40 +89,53 @@ def _demonstrations(run: Run, settings: TrainSettings, policy: Policy) -> list[D
 def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
     """Reinforce on clean and fault groups; the policy's weights change in place."""
     grpo, weights = settings.grpo, RewardWeights(*_weights(settings))
+    rules = RewardRules(settings.reward.gated, grpo.credit.repeats if grpo.credit.enabled else None)
     scheduler = None
     if settings.fault.subtypes and grpo.fault_groups:
         seed = child_seed(settings.seed, "scheduler")
         scheduler = FaultScheduler(settings.fault.subtypes, settings.fault.caps, seed)
-    sampler = run.samplers.of(policy)
+    sampler = run.samplers.of(policy, own_weights=grpo.staleness > 0)
     collector = run.collector(policy, sampler)
     maker = GroupMaker(
         collector,
         run.cases("train"),
         scheduler,
-        GroupPlan(grpo.groups, grpo.fault_groups, grpo.group_size, grpo.refill_rounds),
-        reward_parts,
+        group_plan(grpo),
+        partial(reward_parts, rules=rules),
         child_seed(settings.seed, "grpo"),
         weights,
+        rank=world().rank,
+        size=world().size,
+        gather=gather_aside,  # it may sample in a thread of its own
     )
     module = GRPOModule(
         policy.model,
-        policy.frozen_copy(),
-        partial(NORMALISATIONS[settings.reward_norm.name], weights=weights),
-        GRPOLoss(grpo.kl, grpo.clip_low, grpo.clip_high, settings.sampler.temperature, grpo.aggregation),
-        learning_rate=grpo.learning_rate,
-        warmup_steps=grpo.warmup_steps,
-        decay_steps=grpo.steps if grpo.schedule == "linear" else None,
-        adam_epsilon=grpo.adam_epsilon,
-        weight_decay=grpo.weight_decay,
-        grad_clip=grpo.grad_clip,
-        micro_batch_tokens=grpo.micro_batch_tokens,
+        policy.reference() if grpo.kl > 0 else None,
+        partial(NORMALISATIONS[settings.reward_norm.name], weights=weights, whiten=grpo.whiten),
+        grpo_loss(grpo, settings.sampler.temperature),
+        optimisation(grpo),
+        credit=local_credit(grpo.credit),
+        rules=rules,
         reward_weights=weights,
     )
-    rollout = RolloutCallback(maker, sampler)
+    rollout = RolloutCallback(maker, sampler, probe=_probe(run, settings, policy), ahead=grpo.staleness > 0)
     telemetry = TelemetryCallback("grpo", run.telemetry, run.store, lambda: rollout.sampled.sampled)
-    data = StepData(grpo.steps, RolloutTicket)
+    data = StepData(grpo.steps, RolloutTicket, module.updates_per_step)
     _fit(run, settings, "grpo", module, data, [telemetry, rollout], grpo.checkpoint_every)
     collector.close()
+
+
+def _probe(run: Run, settings: TrainSettings, policy: Policy) -> SyncProbe:
+    """The start of a training case's prompt, held to the precision of the run."""
+    task = run.cases("train")[0]
+    specs = run.domain.toolset.specs()
+    ids = policy.renderer.prompt(task, [specs[name] for name in task.allowed_tools])
+    exact = settings.model.dtype == "float32" and settings.hardware.precision.startswith("32")
+    tolerance = settings.grpo.sync_tolerance
+    if tolerance is None:
+        tolerance = FLOAT32_TOLERANCE if exact else BFLOAT16_TOLERANCE
+    seed = child_seed(settings.seed, "grpo")
+    return SyncProbe(tuple(ids[:PROBE_TOKENS]), tolerance, settings.sampler.temperature, seed=seed)
 
 
 STAGES = {"sft": train_sft, "grpo": train_grpo}
@@ -124,11 +147,21 @@ def check_stages(settings: TrainSettings) -> None:
         if stage not in STAGES:
             raise unknown_name("stage", stage, STAGES)
     if settings.stages:
-        trainer_arguments(settings.hardware)
-    if "grpo" in settings.stages and settings.sampler.name not in ("hf", "vllm"):
+        check_hardware(settings.hardware)
+    if settings.grpo.staleness and group_size(settings.hardware) > 1:
+        raise ConfigError(
+            f"grpo.staleness=1 samples ahead in one process, hardware={settings.hardware.name} has "
+            f"{group_size(settings.hardware)}; choose grpo.staleness=0, or a hardware profile of one device"
+        )
+    if "grpo" in settings.stages and sharded(settings.hardware) and settings.sampler.name == "hf":
+        raise ConfigError(
+            f"hardware={settings.hardware.name} spreads the weights over processes (ZeRO-3) and sampler=hf "
+            "needs all of them in each: choose sampler=vllm, sampler=vllm_server or a strategy of ZeRO-2"
+        )
+    if "grpo" in settings.stages and settings.sampler.name not in TRAINABLE:
         raise ConfigError(
             "GRPO needs a sampler with token log-probs and new weights after each step: "
-            f"sampler=hf or sampler=vllm, not {settings.sampler.name}"
+            f"sampler=vllm_server, sampler=hf or sampler=vllm, not {settings.sampler.name}"
         )
 
 
@@ -140,36 +173,31 @@ def _fit(
     run: Run,
     settings: TrainSettings,
     stage: str,
-    module: LightningModule,
+    module: PolicyModule,
     data: StepData,
     callbacks: Sequence[Callback],
     checkpoint_every: int,
 ) -> None:
     """One Lightning fit that goes on from the stage's checkpoint where there is one."""
-    checkpoint = run.checkpoint(stage)
-    saver = ModelCheckpoint(
-        dirpath=checkpoint.parent,
-        filename=checkpoint.stem,
-        every_n_train_steps=checkpoint_every,
-        enable_version_counter=False,
-    )
+    random_state = RandomState(child_seed(settings.seed, "global generators", stage))
+    saver = StageCheckpoint(run.checkpoints(stage), checkpoint_every)
     bar = [RichProgressBar(refresh_rate=1)] if settings.progress else []
     monitor = [AnomalyMonitor(stage, run.alert)] if settings.monitor.name == "observe" else []
     with quiet():
         trainer = Trainer(
-            **trainer_arguments(settings.hardware),
+            **trainer_arguments(settings.hardware, module.grad_clip),
             max_epochs=1,
             logger=run.loggers or False,
-            callbacks=[*callbacks, *monitor, *bar, saver],
-            plugins=[AtomicCheckpointIO()],
+            callbacks=[*callbacks, *monitor, *bar, random_state, saver],
+            plugins=[StreamCheckpointIO()],
             enable_progress_bar=settings.progress,
             enable_model_summary=False,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             default_root_dir=run.folder,
         )
-        resume = str(checkpoint) if checkpoint.is_file() else None
-        _run(trainer, module, data, resume)
+        point = run.resume_point(stage)
+        _run(trainer, module, data, point.path if point is not None else None)
 
 
 def _run(trainer: Trainer, module: LightningModule, data: StepData, resume: str | Path | None) -> None:
@@ -182,16 +210,13 @@ def _run(trainer: Trainer, module: LightningModule, data: StepData, resume: str 
         raise
 
 
-def trainer_arguments(hardware: HardwareSettings) -> dict[str, Any]:
-    """Lightning Trainer arguments of a hardware profile."""
-    if hardware.devices * hardware.num_nodes != 1 or hardware.strategy != "auto":
-        raise ConfigError(
-            f"hardware={hardware.name} asks for {hardware.devices} x {hardware.num_nodes} processes with "
-            f"strategy {hardware.strategy}; training runs in one process: hardware=cpu or hardware=gpu_1"
-        )
+def trainer_arguments(hardware: HardwareSettings, grad_clip: float = 0.0) -> dict[str, Any]:
+    """Lightning Trainer arguments of a hardware profile; grad_clip: see `make_strategy`."""
     return {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
+        "num_nodes": hardware.num_nodes,
+        "strategy": make_strategy(hardware, grad_clip),
         "precision": hardware.precision,
     }
 
@@ -203,5 +228,7 @@ class quiet(warnings.catch_warnings):
         super().__enter__()
         warnings.filterwarnings("ignore", module="lightning")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")  # no gradient yet
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -35,8 +35,9 @@ class TelemetryCallback(Callback):
         self._began = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.telemetry.truncate_after(trainer.global_step, stage=self.stage)
-        self.store.truncate(self.stage, trainer.global_step)
+        done: Any = pl_module.steps_done
+        self.telemetry.truncate_after(done, stage=self.stage)
+        self.store.truncate(self.stage, done)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -47,7 +48,7 @@ class TelemetryCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = dict(pl_module.step_metrics)  # type: ignore[arg-type]
-        step = trainer.global_step
+        step: Any = pl_module.steps_done
         seconds = time.monotonic() - self._began
         self.store.add_step(self.stage, step, metrics, seconds)
         if self.groups is not None:

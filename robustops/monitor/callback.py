@@ -27,7 +27,8 @@ class AnomalyMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = dict(pl_module.step_metrics)  # type: ignore[arg-type]
-        self.history.append(StepRecord(step=trainer.global_step, stage=self.stage, metrics=metrics))
+        step: Any = pl_module.steps_done
+        self.history.append(StepRecord(step=step, stage=self.stage, metrics=metrics))
         for alert in step_alerts(self.history):
             self.report(alert)
 

@@ -12,6 +12,7 @@ so that a batch that could not be refilled trains as its other groups would alon
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +30,14 @@ TOLERANCE = 1e-6
 Groups = Sequence[int] | Tensor
 
 
+@dataclass(frozen=True)
+class Advantages:
+    """values: (episodes,) float64; quality: (episodes,) the share of `values` that Q has brought in."""
+
+    values: Tensor
+    quality: Tensor
+
+
 def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
     """Z-score of each value within its group.
 
@@ -42,12 +51,8 @@ def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
     """
     values = values.double()
     index, count = _index(groups, len(values))
-    size = torch.bincount(index, minlength=count).double()
-    mean = torch.zeros(count, dtype=torch.float64).index_add_(0, index, values) / size
-    centred = values - mean[index]
-    squares = torch.zeros(count, dtype=torch.float64).index_add_(0, index, centred**2)
-    std = (squares / (size - 1).clamp(min=1)).sqrt()
-    scored = centred / (std[index] + eps)
+    mean, std = _group_moments(values, index, count)
+    scored = (values - mean[index]) / (std[index] + eps)
     return torch.where(_varies(values, index, count)[index], scored, torch.zeros_like(scored))
 
 
@@ -63,30 +68,46 @@ def batch_z(values: Tensor, accepted: Tensor | None = None, eps: float = EPSILON
         (episodes,) float64; all 0 where fewer than two are accepted or they are all equal.
     """
     values = values.double()
-    chosen = values if accepted is None else values[accepted]
-    if len(chosen) < 2 or _same(chosen.min(), chosen.max()):
-        return torch.zeros_like(values)
-    scored = (values - chosen.mean()) / (chosen.std(correction=1) + eps)
+    mean, scale = _batch_moments(values, accepted, eps)
+    scored = (values - mean) * scale
     return scored if accepted is None else torch.where(accepted, scored, torch.zeros_like(scored))
 
 
 def aggregate(
-    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None, eps: float = EPSILON
-) -> Tensor:
-    """`Z_batch[Z_group(R)]`: parts are summed first. (episodes,) float64."""
-    _columns(parts)
+    parts: Sequence[RewardParts],
+    groups: Groups,
+    weights: RewardWeights | None = None,
+    eps: float = EPSILON,
+    *,
+    whiten: bool = True,
+) -> Advantages:
+    """`Z_batch[Z_group(R)]`: parts are summed first. whiten False: without `Z_batch`."""
+    quality = _columns(parts)[2]
     rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
     index, count = _index(groups, len(parts))
-    return batch_z(group_z(rewards, groups, eps), _varies(rewards, index, count)[index], eps)
+    scored = group_z(rewards, groups, eps)
+    _, std = _group_moments(rewards, index, count)
+    centred = quality - _group_moments(quality, index, count)[0][index]
+    varies = _varies(rewards, index, count)[index]
+    share = torch.where(varies, _scales(weights)[2] * centred / (std[index] + eps), torch.zeros_like(scored))
+    return _whitened(scored, share, varies, eps, whiten=whiten)
 
 
 def component(
-    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None, eps: float = EPSILON
-) -> Tensor:
-    """`Z_batch[w_S Z_group(S) + w_P Z_group(P) + w_Q Z_group(Q)]`: each part is normalised first."""
-    scales = _scales(weights)
+    parts: Sequence[RewardParts],
+    groups: Groups,
+    weights: RewardWeights | None = None,
+    eps: float = EPSILON,
+    *,
+    whiten: bool = True,
+) -> Advantages:
+    """`Z_batch[w_S Z_group(S) + w_P Z_group(P) + w_Q Z_group(Q)]`: each part is normalised first.
+
+    whiten False: without `Z_batch`.
+    """
     scored = torch.stack([group_z(column, groups, eps) for column in _columns(parts)])
-    return batch_z((scales[:, None] * scored).sum(dim=0), has_signal(parts, groups, weights), eps)
+    scored = _scales(weights)[:, None] * scored
+    return _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
 
 
 def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
@@ -120,6 +141,30 @@ def _index(groups: Groups, length: int) -> tuple[Tensor, int]:
         raise TrainingError("a batch without episodes has no advantages; collect at least one group")
     unique, index = torch.unique(given, return_inverse=True)
     return index, len(unique)
+
+
+def _group_moments(values: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(groups,) mean and sample deviation."""
+    size = torch.bincount(index, minlength=count).double()
+    mean = torch.zeros(count, dtype=torch.float64).index_add_(0, index, values) / size
+    squares = torch.zeros(count, dtype=torch.float64).index_add_(0, index, (values - mean[index]) ** 2)
+    return mean, (squares / (size - 1).clamp(min=1)).sqrt()
+
+
+def _batch_moments(values: Tensor, accepted: Tensor | None, eps: float) -> tuple[float, float]:
+    """Mean, and 1 / (sample deviation + eps), of the accepted values; the latter 0 where they are equal."""
+    chosen = values if accepted is None else values[accepted]
+    if len(chosen) < 2 or _same(chosen.min(), chosen.max()):
+        return 0.0, 0.0
+    return float(chosen.mean()), float(1 / (chosen.std(correction=1) + eps))
+
+
+def _whitened(scored: Tensor, quality: Tensor, accepted: Tensor, eps: float, *, whiten: bool) -> Advantages:
+    """Advantages from group-relative values; the quality share is scaled as they are, without their mean."""
+    if not whiten:
+        return Advantages(scored, quality)
+    _, scale = _batch_moments(scored, accepted, eps)
+    return Advantages(batch_z(scored, accepted, eps), torch.where(accepted, quality * scale, 0.0))
 
 
 def _varies(values: Tensor, index: Tensor, count: int) -> Tensor:

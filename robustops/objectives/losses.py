@@ -92,9 +92,35 @@ def kl_k3(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor | None = None) 
     return near.exp() * (1 + d - near) - d - 1
 
 
-def kl_k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """The plain log-ratio `log_probs - ref_log_probs` of each token: unbiased, may be negative."""
-    return log_probs - ref_log_probs
+def kl_k1(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The plain log-ratio `log_probs - ref_log_probs` of each token: unbiased, may be negative.
+
+    As a loss on tokens of the sampling policy its gradient has mean 0; k3 pulls towards the reference.
+    """
+    if mask is not None:
+        log_probs, ref_log_probs = keep(log_probs, mask), keep(ref_log_probs, mask)
+    return log_probs.float() - ref_log_probs.float()
+
+
+#: Estimators of KL(policy || reference) by name.
+KL_ESTIMATORS = {"k1": kl_k1, "k3": kl_k3}
+
+
+def truncated_importance(log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """Weight of each token against the mismatch of sampler and trainer: `min(p_trainer / p_sampler, cap)`.
+
+    Args:
+        log_probs: (batch, seq) nats, the trainer's for the weights that sampled.
+        sampler_log_probs: (batch, seq) nats, as the sampler reported them.
+        mask: (batch, seq) bool, True = trained.
+        cap: upper bound of the weight (truncated importance sampling).
+
+    Returns:
+        (batch, seq) float32 without gradient, 0 outside the mask.
+    """
+    gap = keep(log_probs, mask).float() - keep(sampler_log_probs, mask).float()
+    weights = gap.clamp(max=MAX_LOG_RATIO).exp().clamp(max=cap)
+    return keep(weights, mask).detach()
 
 
 def flow_weights(clean: int, fault: int) -> tuple[float, float]:

@@ -23,12 +23,14 @@ from robustops.rewards.combine import RewardWeights, total
 class TrainedTokens:
     """Values of trained tokens only, 1-D and of equal lengths, no gradient.
 
-    log_probs: trained policy; old_log_probs: sampling policy; ref_log_probs: frozen reference, None
-    without one; entropy: nats; advantages: as used in the loss, after local credit.
+    log_probs: trained policy; old_log_probs: the policy before the step, as the ratio uses it;
+    sampler_log_probs: as the sampler reported them; ref_log_probs: frozen reference, None without one;
+    entropy: nats; advantages: as used in the loss, after local credit.
     """
 
     log_probs: Tensor
     old_log_probs: Tensor
+    sampler_log_probs: Tensor
     entropy: Tensor
     advantages: Tensor
     ref_log_probs: Tensor | None = None
@@ -40,6 +42,7 @@ class TrainedTokens:
         *,
         log_probs: Tensor,
         old_log_probs: Tensor,
+        sampler_log_probs: Tensor,
         entropy: Tensor,
         advantages: Tensor,
         ref_log_probs: Tensor | None = None,
@@ -50,7 +53,14 @@ class TrainedTokens:
             return values.detach()[mask].cpu()
 
         reference = None if ref_log_probs is None else pick(ref_log_probs)
-        return cls(pick(log_probs), pick(old_log_probs), pick(entropy), pick(advantages), reference)
+        return cls(
+            pick(log_probs),
+            pick(old_log_probs),
+            pick(sampler_log_probs),
+            pick(entropy),
+            pick(advantages),
+            reference,
+        )
 
 
 def join(batches: Sequence[TrainedTokens]) -> TrainedTokens:
@@ -60,6 +70,7 @@ def join(batches: Sequence[TrainedTokens]) -> TrainedTokens:
     return TrainedTokens(
         log_probs=_concat([b.log_probs for b in batches]),
         old_log_probs=_concat([b.old_log_probs for b in batches]),
+        sampler_log_probs=_concat([b.sampler_log_probs for b in batches]),
         entropy=_concat([b.entropy for b in batches]),
         advantages=_concat([b.advantages for b in batches]),
         ref_log_probs=_concat(references) if whole else None,
@@ -100,6 +111,21 @@ def sampler_gap(trainer_log_probs: Tensor, sampler_log_probs: Tensor) -> dict[st
     """
     gap = (trainer_log_probs.double() - sampler_log_probs.double()).abs()
     return {"samp_logp_absdiff_mean": mean(gap), "samp_logp_absdiff_max": largest(gap)}
+
+
+def importance_statistics(tokens: TrainedTokens, cap: float) -> dict[str, float]:
+    """Of the weights against the mismatch of sampler and trainer, before they are cut at `cap`.
+
+    importance_mean, _min, _max: of p_trainer / p_sampler over the trained tokens; importance_capped_frac:
+    share of tokens beyond the cap.
+    """
+    weights = (tokens.old_log_probs.double() - tokens.sampler_log_probs.double()).exp()
+    return {
+        "importance_mean": mean(weights),
+        "importance_min": -largest(-weights),
+        "importance_max": largest(weights),
+        "importance_capped_frac": mean((weights > cap).double()),
+    }
 
 
 def advantage_statistics(advantages: Tensor) -> dict[str, float]:

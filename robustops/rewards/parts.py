@@ -11,17 +11,38 @@ taken here is in `bad_turns` and `repeated_reads`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from robustops.errors import RewardError
-from robustops.records import Episode, RewardParts, Task, Turn
+from robustops.records import Episode, EpisodeError, RewardParts, Task, Turn
 from robustops.worlds.checks import gated_count
+from robustops.worlds.time_limit import TOOL_TIMEOUT
 
-#: A no-progress read is marked from this occurrence on.
-REPEATS = 3
+Reward = Callable[[Task, Episode], RewardParts]
 
 
-def reward_parts(task: Task, episode: Episode) -> RewardParts:
+@dataclass(frozen=True)
+class RewardRules:
+    """What counts. gated: progress needs the prerequisites of a check to have passed too; repeats: a
+    no-progress read is bad from this occurrence on, None: never.
+    """
+
+    gated: bool = True
+    repeats: int | None = 3
+
+
+@dataclass(frozen=True)
+class CallEvidence:
+    """One bool a turn: the episode itself tried to call a tool here; this call is confirmed as bad."""
+
+    attempted: tuple[bool, ...]
+    bad: tuple[bool, ...]
+
+
+def reward_parts(task: Task, episode: Episode, rules: RewardRules = RewardRules()) -> RewardParts:
     """S in {0, 1}, P in [-1, 1] (negative where valid progress was undone), Q in [0, 1].
 
     Raises RewardError for an episode that failed, belongs to another task, or was not checked: such an
@@ -30,14 +51,36 @@ def reward_parts(task: Task, episode: Episode) -> RewardParts:
     _require_checked(task, episode)
     success = float(all(episode.checks_final))
     names = [check.name for check in task.checks]
-    start = gated_count(names, episode.checks_start, task.prerequisites)
-    final = gated_count(names, episode.checks_final, task.prerequisites)
-    bad, attempts = sum(bad_turns(episode)), sum(attempted_turns(episode))
+    edges = task.prerequisites if rules.gated else ()
+    start = gated_count(names, episode.checks_start, edges)
+    final = gated_count(names, episode.checks_final, edges)
+    evidence = call_evidence(episode, rules)
+    bad, attempts = sum(evidence.bad), sum(evidence.attempted)
     return RewardParts(
         success=success,
         progress=(final - start) / len(names),
         quality=success * (1 - bad / max(1, attempts)),
     )
+
+
+def rewarded(task: Task, episode: Episode, reward: Reward = reward_parts) -> Episode:
+    """The episode with its reward parts. Where they cannot be had it is invalid, never worth 0: an episode
+    that failed before keeps its error, one whose reward fails or is not finite gets one.
+    """
+    if episode.error is not None:
+        return episode
+    try:
+        parts = reward(task, episode)
+        if not all(map(math.isfinite, (parts.success, parts.progress, parts.quality))):
+            raise RewardError(f"the reward of {episode.case_id} is not finite: {parts}")
+    except RewardError as error:
+        return dataclasses.replace(episode, error=EpisodeError("reward", str(error)), stop="error")
+    return dataclasses.replace(episode, reward_parts=parts)
+
+
+def call_evidence(episode: Episode, rules: RewardRules = RewardRules()) -> CallEvidence:
+    """Which turns of the episode are attempts, and which of these are bad; inherited turns are neither."""
+    return CallEvidence(attempted_turns(episode), bad_turns(episode, rules.repeats))
 
 
 def attempted_turns(episode: Episode) -> tuple[bool, ...]:
@@ -48,13 +91,13 @@ def attempted_turns(episode: Episode) -> tuple[bool, ...]:
     return _own(episode, [_is_attempt(episode, place) for place in range(len(episode.turns))])
 
 
-def bad_turns(episode: Episode) -> tuple[bool, ...]:
+def bad_turns(episode: Episode, repeats: int | None = 3) -> tuple[bool, ...]:
     """One bool a turn: a confirmed bad call. Inherited turns are False.
 
-    Bad is a call that the tool itself refused (an error reply that was injected is not the agent's
+    Bad is a call that the tool itself refused (an injected error reply or a timeout is not the agent's
     doing), a call that could not be read, and a no-progress repeated read (`repeated_reads`).
     """
-    repeated = repeated_reads(episode)
+    repeated = repeated_reads(episode, repeats)
     flags = [
         repeated[place]
         or _is_malformed(episode, place)
@@ -64,8 +107,9 @@ def bad_turns(episode: Episode) -> tuple[bool, ...]:
     return _own(episode, flags)
 
 
-def repeated_reads(episode: Episode) -> tuple[bool, ...]:
-    """One bool a turn: third or later occurrence of a call that brought nothing new. Inherited: False.
+def repeated_reads(episode: Episode, repeats: int | None = 3) -> tuple[bool, ...]:
+    """One bool a turn: an occurrence of a call that brought nothing new, the `repeats`-th or a later one.
+    Inherited: False; repeats None: all False.
 
     Occurrences are equal calls (same tool, same arguments) that changed nothing and got the same reply.
     The count starts anew after any change of the database (reading back a write is a state check), after
@@ -86,7 +130,7 @@ def repeated_reads(episode: Episode) -> tuple[bool, ...]:
             reply, seen = counts.get(key, ("", 0))
             seen = seen + 1 if reply == turn.result.text else 1
             counts[key] = (turn.result.text, seen)
-            repeat = seen >= REPEATS
+            repeat = repeats is not None and seen >= repeats
         flags.append(repeat)
     return _own(episode, flags)
 
@@ -105,7 +149,12 @@ def _is_attempt(episode: Episode, place: int) -> bool:
 
 
 def _is_refused(turn: Turn) -> bool:
-    return turn.result is not None and turn.result.is_error and turn.fault is None
+    """An error reply that is the call's own fault: neither injected nor for want of an answer."""
+    result = turn.result
+    if result is None or not result.is_error or turn.fault is not None:
+        return False
+    error = result.data.get("error") if isinstance(result.data, dict) else None
+    return not (isinstance(error, dict) and error.get("code") == TOOL_TIMEOUT)
 
 
 def _own(episode: Episode, flags: Sequence[bool]) -> tuple[bool, ...]:

@@ -7,7 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robustops.learning.batching import micro_batches, pad, pad_values, padding_share
+from robustops.learning.batching import (
+    filler,
+    micro_batches,
+    pad,
+    pad_values,
+    padding_share,
+    rank_micro_batches,
+)
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -33,6 +40,36 @@ def test_micro_batches_by_hand():
     # 2+2 padded 4 fit 10; a third row of 5 would make 15.
     assert micro_batches([5, 2, 30, 2, 5], budget=10) == [[1, 3], [0, 4], [2]]
     assert micro_batches([], budget=10) == []
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(1, 5))
+def test_every_rank_has_as_many_micro_batches_and_every_sequence_is_on_one_rank(lengths, budget, size):
+    plans = [rank_micro_batches(lengths, budget, rank, size) for rank in range(size)]
+    assert len({len(plan) for plan in plans}) == 1
+    assert sorted(i for plan in plans for batch in plan for i in batch) == list(range(len(lengths)))
+    for batch in (batch for plan in plans for batch in plan if batch):
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+    assert rank_micro_batches(lengths, budget, 0, 1) == micro_batches(lengths, budget)
+
+
+@given(LENGTHS, st.integers(2, 5))
+def test_ranks_get_about_the_same_number_of_tokens(lengths, size):
+    plans = [rank_micro_batches(lengths, 10**9, rank, size) for rank in range(size)]
+    loads = [sum(lengths[i] for batch in plan for i in batch) for plan in plans]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_rank_micro_batches_by_hand():
+    # Dealt out from the longest on: 30 | 5, 5, 2, 2; the second rank needs two batches of 10 tokens.
+    lengths = [5, 2, 30, 2, 5]
+    assert rank_micro_batches(lengths, 10, 0, 2) == [[2], []]
+    assert rank_micro_batches(lengths, 10, 1, 2) == [[1, 3], [0, 4]]
+    assert rank_micro_batches([3], 10, 1, 2) == [[]]
+
+
+def test_of_a_filler_nothing_is_trained():
+    batch = filler()
+    assert batch.rows.tolist() == [-1] and not batch.loss_mask.any() and batch.attention_mask.all()
 
 
 def test_pad_by_hand():

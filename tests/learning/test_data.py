@@ -70,6 +70,19 @@ def test_micro_batches_hold_each_demonstration_of_the_step_once():
             assert tuple(part.loss_mask[place][kept].tolist()) == wanted.loss_mask
 
 
+def test_processes_share_the_micro_batches_of_a_step():
+    """All know the whole step; each demonstration is in a micro-batch of one of them."""
+    batches = [
+        DemonstrationSchedule(demonstrations(9), 5, budget=8, seed=0, world=(rank, 2)).step(1)
+        for rank in (0, 1)
+    ]
+    whole = DemonstrationSchedule(demonstrations(9), 5, budget=8, seed=0).step(1)
+    assert all(batch.demonstrations == whole.demonstrations for batch in batches)
+    assert len(batches[0].parts) == len(batches[1].parts)
+    rows = [row for batch in batches for part in batch.parts for row in part.rows.tolist()]
+    assert sorted(row for row in rows if row >= 0) == list(range(5))
+
+
 def test_a_batch_larger_than_the_data_is_all_of_it_once():
     schedule = DemonstrationSchedule(demonstrations(3), 8, budget=50, seed=0)
     assert sorted(names(schedule.step(0))) == [0, 1, 2]

@@ -30,7 +30,7 @@ def plan() -> EvaluationPlan:
 
 def policy_of(gives_up: float, sampler=None) -> Collector:
     sampler = sampler or TokenExpert(RENDERER, DOMAINS, gives_up)
-    return Collector(sampler, RENDERER, DOMAINS, Limits(4000, 200, 12))
+    return Collector(sampler, RENDERER, DOMAINS, Limits(4000, 200, 12), retries=0)
 
 
 def key(episode):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -31,7 +33,8 @@ def maker_of(
     plan=PLAN, *, gives_up=0.15, writes=True, seed=1, tasks=TASKS, reward=reward_parts, **options
 ) -> GroupMaker:
     sampler = options.pop("sampler", None) or TokenExpert(RENDERER, {"toy": TOY}, gives_up, writes)
-    collector = Collector(sampler, RENDERER, {"toy": TOY}, options.pop("limits", Limits(4000, 200, 12)))
+    limits = options.pop("limits", Limits(4000, 200, 12))
+    collector = Collector(sampler, RENDERER, {"toy": TOY}, limits, retries=0)
     scheduler = options.pop("scheduler", FaultScheduler(SUBTYPES, seed=3))
     return GroupMaker(collector, tasks, scheduler, plan, reward, seed, **options)
 
@@ -238,7 +241,7 @@ def test_a_failed_probe_and_one_without_calls_make_no_group():
 
 
 def test_a_step_in_which_nothing_completed_is_an_error():
-    with pytest.raises(TrainingError, match=r"GRPO step 3: none of 4 episodes completed.*no route"):
+    with pytest.raises(TrainingError, match=r"GRPO step 3: none of 2 groups completed an episode.*no route"):
         maker_of(GroupPlan(1, 1, 3, 0), sampler=failing(lambda request: True)).step(3)
 
 
@@ -290,3 +293,42 @@ def test_progress_is_told_of_every_episode():
     maker = maker_of(GroupPlan(2, 1, 3, 0), reward=by_place, gives_up=0.0)
     maker.step(0, ended.append)
     assert len(ended) == 2 * 3 + 1 + 3, "clean members, the probe, its continuations"
+
+
+def shared_maker(rank: int, size: int, meet, plan=PLAN, **options) -> GroupMaker:
+    """One of several makers, in threads of their own, that exchange what they sampled."""
+    maker = maker_of(plan, **options)
+    maker.rank, maker.size, maker.gather = rank, size, lambda own: meet(rank, own)
+    return maker
+
+
+class Meeting:
+    """All-gather between threads."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier, self.parts = Barrier(size), [None] * size
+
+    def __call__(self, rank, own):
+        self.parts[rank] = own
+        self.barrier.wait(30)
+        parts = list(self.parts)
+        self.barrier.wait(30)
+        return parts
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_share_the_slots_and_end_with_the_same_groups(size):
+    plan = GroupPlan(3, 4, 2, 1, zero_signal_wait=1)
+    meeting = Meeting(size)
+    makers = [shared_maker(rank, size, meeting, plan, gives_up=0.2) for rank in range(size)]
+    with ThreadPoolExecutor(size) as pool:
+        results = list(pool.map(lambda maker: [maker.step(step) for step in range(3)], makers))
+    for other, maker in zip(results[1:], makers[1:], strict=True):
+        assert other == results[0]
+        assert maker.state_dict() == makers[0].state_dict()
+    alone = maker_of(plan, gives_up=0.2, writes=True)
+    single = [alone.step(step) for step in range(3)]
+    # Which fault strikes depends on what this process has injected; clean groups are the same.
+    assert of_condition(results[0][0], "clean")[:3] == of_condition(single[0], "clean")[:3]
+    sampled = sum(len(maker.collector.sampler.requests) for maker in makers)
+    assert sampled > max(len(maker.collector.sampler.requests) for maker in makers), "the work is shared"

@@ -9,18 +9,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from robustops.errors import TrainingError
+from robustops.learning import grpo_loss
 from robustops.learning.data import RolloutTicket
 from robustops.learning.groups import GroupMaker, GroupPlan
-from robustops.learning.grpo_module import GRPOLoss, GRPOModule
+from robustops.learning.grpo_loss import GRPOLoss
+from robustops.learning.grpo_module import GRPOModule, Optimisation
 from robustops.learning.rollout_callback import RolloutCallback
 from robustops.objectives.advantages import aggregate, component
-from robustops.records import Group, RewardParts, ToolCall, ToolResult
+from robustops.records import RewardParts, ToolCall, ToolResult
 from robustops.rewards.combine import RewardWeights
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
 from robustops.rollout.hf import HFSampler
+from tests.learning.grpo_cases import (
+    LOSS,
+    groups,
+    grpo_module,
+    one_step,
+    reference_model,
+    sampled,
+    slow_terms,
+)
 from tests.learning.support import (
-    Gradients,
     Metrics,
     fit,
     group_of,
@@ -30,81 +40,13 @@ from tests.learning.support import (
     toy_policy,
     weights_of,
 )
-from tests.tiny_model import shake, tiny_model
+from tests.tiny_model import tiny_model
 from tests.toy_domain import TOY, toy_tasks
-
-LOSS = GRPOLoss(kl=0.05, clip_low=0.2, clip_high=0.28)
 
 
 @pytest.fixture(scope="module")
 def reference():
-    model = tiny_model(seed=3, width=32)
-    shake(model, seed=9)
-    return model.requires_grad_(False)
-
-
-def sampled(seed, spans, length, *, condition="clean", inherited=0, parts=(0.0, 0.0, 0.0)):
-    """A made episode whose old log-probs are the model's own, moved a little to either side."""
-    made = made_episode(spans, length, seed=seed)
-    with torch.no_grad():
-        own = slow_log_probs(tiny_model(seed=3, width=32), made.token_ids)
-    moves = torch.randn(len(own), generator=torch.Generator().manual_seed(seed)) * 0.4
-    old = [0.0, *(own + moves).tolist()]
-    return made_episode(
-        spans, length, seed=seed, condition=condition, inherited=inherited, parts=parts, old=old, index=seed
-    )
-
-
-def groups() -> list[Group]:
-    """A clean group of two and a fault group of three; every kind of difference in their parts."""
-    clean = [
-        sampled(1, [(6, 11), (14, 20)], 20, parts=(1.0, 0.5, 1.0)),
-        sampled(2, [(6, 9), (15, 19)], 25, parts=(0.0, 0.25, 0.0)),
-    ]
-    fault = [
-        sampled(3, [(4, 8), (12, 14)], 14, condition="fault", inherited=1, parts=(0.0, -0.5, 0.0)),
-        sampled(4, [(4, 8), (12, 30)], 33, condition="fault", inherited=1, parts=(1.0, 0.5, 0.5)),
-        sampled(5, [(4, 8), (12, 13), (16, 19)], 22, condition="fault", inherited=1),
-    ]
-    return [group_of(*clean), group_of(*fault)]
-
-
-def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
-    """Token by token: clipped surrogate and KL; mean of each flow's tokens (or of its trajectories'
-    means), mean of the flows."""
-    everyone = [episode for group in groups for episode in group.episodes]
-    numbers = [number for number, group in enumerate(groups) for _ in group.episodes]
-    advantages = normalise([e.reward_parts for e in everyone], numbers).tolist()
-    flows: dict[str, list[torch.Tensor]] = {}
-    for episode, advantage in zip(everyone, advantages, strict=True):
-        new = slow_log_probs(model, episode.token_ids)
-        with torch.no_grad():
-            ref = slow_log_probs(reference, episode.token_ids)
-        own = []
-        for place, trained in enumerate(episode.loss_mask):
-            if not trained:
-                continue
-            now, old, frozen = new[place - 1], episode.old_log_probs[place], ref[place - 1]
-            ratio = torch.exp(now - old)
-            inside = ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high)
-            gain = torch.minimum(ratio * advantage, inside * advantage)
-            kl = torch.exp(frozen - now) - (frozen - now) - 1
-            own.append(-gain + loss.kl * kl)
-        terms = [torch.stack(own).mean()] if loss.aggregation == "trajectory" else own
-        flows.setdefault(episode.condition, []).extend(terms)
-    return torch.stack([torch.stack(terms).mean() for terms in flows.values()]).mean()
-
-
-def grpo_module(reference, model=None, normalise=component, loss=LOSS, **options) -> GRPOModule:
-    values = {"learning_rate": 1e-3, "grad_clip": 1e9, **options}
-    return GRPOModule(model or tiny_model(seed=3, width=32), reference, normalise, loss, **values)
-
-
-def one_step(tmp_path, reference, given_groups, **options):
-    module = grpo_module(reference, **options)
-    gradients, metrics = Gradients(), Metrics()
-    fit(tmp_path, module, 1, lambda step: RolloutTicket(step, given_groups), gradients, metrics)
-    return metrics.steps[0], gradients.steps[0], module
+    return reference_model()
 
 
 @pytest.mark.parametrize("aggregation", ["token", "trajectory"])
@@ -249,26 +191,60 @@ def test_an_empty_step_between_two_others_does_not_move_weights_by_momentum(tmp_
     assert same_weights(seen[-1], weights_of(module))
 
 
-def test_a_gradient_that_is_not_finite_is_an_error_and_the_weights_stay(tmp_path, reference):
-    module = grpo_module(reference)
-    with torch.no_grad():  # at a token of the context
-        module.model.get_input_embeddings().weight[groups()[0].episodes[0].token_ids[3]] = float("inf")
+def stopped(tmp_path, module, given_groups) -> str:
+    """The message of the error that ends the first step; the weights are as they were, bit for bit."""
     before = weights_of(module)
-    with pytest.raises(TrainingError, match="gradient of step 1 is not finite"):
-        fit(tmp_path, module, 1, lambda step: RolloutTicket(step, groups()))
+    with pytest.raises(TrainingError) as caught:
+        fit(tmp_path, module, 1, lambda step: RolloutTicket(step, given_groups))
     assert same_weights(before, weights_of(module))
+    return str(caught.value)
 
 
-def test_a_loss_that_is_not_finite_is_an_error_and_the_weights_stay(tmp_path, reference):
-    """The cap on log-ratios swallows the gradient of a NaN among the sampler's log-probs."""
+def test_a_nan_logit_stops_the_step_and_names_step_episode_and_token(tmp_path, reference):
+    """One logit of the fourth trained token of the longer episode, in a micro-batch of its own."""
+    calls = []
+
+    def spoil(head, inputs, logits):
+        calls.append(len(logits))
+        if len(calls) == 2:
+            logits = logits.clone()
+            logits[3, 5] = float("nan")
+        return logits
+
+    module = grpo_module(reference, micro_batch_tokens=1)
+    module.model.get_output_embeddings().register_forward_hook(spoil)
+    message = stopped(tmp_path, module, [groups()[0]])
+    assert calls == [11, 7]
+    token = groups()[0].episodes[1].token_ids[15]
+    assert message.startswith(
+        f"step 1: log-prob under the trained policy is nan at token 15 (id {token}) of episode 2 of "
+    )
+
+
+def test_a_nan_of_the_sampler_is_named_although_the_cap_swallows_its_gradient(tmp_path, reference):
     first, second = groups()[0].episodes
-    old = [float("nan") if mask else 0.0 for mask in first.loss_mask]
+    old = [float("nan") if n == 15 else o for n, o in enumerate(first.old_log_probs)]
     spoilt = dataclasses.replace(first, old_log_probs=tuple(old))
-    module = grpo_module(reference)
-    before = weights_of(module)
-    with pytest.raises(TrainingError, match="loss of step 1 is not finite"):
-        fit(tmp_path, module, 1, lambda step: RolloutTicket(step, [group_of(spoilt, second)]))
-    assert same_weights(before, weights_of(module))
+    message = stopped(tmp_path, grpo_module(reference), [group_of(spoilt, second)])
+    assert message.startswith("step 1: log-prob of the sampler is nan at token 15 ")
+
+
+def test_a_gradient_that_is_not_finite_is_traced_to_its_token(tmp_path, reference, monkeypatch):
+    """A finite loss with an infinite derivative: the root of zero, at one token of episode 4."""
+    original = grpo_loss._terms
+
+    def rooted(scores, old, frozen, batch, loss):
+        terms = original(scores, old, frozen, batch, loss)
+        for row, episode in enumerate(batch.episodes):
+            if episode.index == 4:
+                log_prob = scores.log_probs[row, 20]
+                terms[row, 20] = terms[row, 20] + (log_prob - log_prob.detach()).clamp(min=0).sqrt()
+        return terms
+
+    monkeypatch.setattr(grpo_loss, "_terms", rooted)
+    message = stopped(tmp_path, grpo_module(reference), groups())
+    assert message.startswith("step 1: the gradient is not finite at token 20 ")
+    assert "of episode 4 of made/oracle (fault)" in message
 
 
 def test_the_reported_reward_is_that_of_the_runs_weights(tmp_path, reference):
@@ -313,7 +289,7 @@ def test_on_a_real_on_policy_step_the_ratio_is_one(tmp_path):
     sampler = HFSampler(policy.model, policy.renderer.stop_ids, max_in_flight=8)
     collector = Collector(sampler, policy.renderer, {"toy": TOY}, Limits(600, 24, 3))
     maker = GroupMaker(collector, toy_tasks(4), None, GroupPlan(2, 0, 4, 0), pseudo_reward, seed=1)
-    module = GRPOModule(policy.model, policy.frozen_copy(), component, GRPOLoss(), learning_rate=1e-3)
+    module = GRPOModule(policy.model, policy.reference(), component, GRPOLoss(), Optimisation(1e-3))
     metrics = Metrics()
     fit(tmp_path, module, 3, RolloutTicket, metrics, RolloutCallback(maker, sampler))
     for step, numbers in enumerate(metrics.steps):

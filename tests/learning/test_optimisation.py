@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning import LightningModule
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from robustops.errors import TrainingError
-from robustops.learning.optimisation import AtomicCheckpointIO, adamw, rate, update
+from robustops.learning.optimisation import adamw, rate, update
 from tests.learning.support import fit, weights_of
 
 
@@ -122,26 +121,6 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_changes_nothing(tmp_pat
     assert weights_of(module).keys() == {"pair", "frozen"}
 
 
-def test_a_checkpoint_that_is_not_written_whole_leaves_the_old_one(tmp_path, monkeypatch):
-    plugin, path = AtomicCheckpointIO(), tmp_path / "last.ckpt"
-    plugin.save_checkpoint({"step": 1}, path)
-    assert torch.load(path) == {"step": 1}
-
-    def killed(self, checkpoint, path, storage_options=None):
-        with open(path, "wb") as file:
-            file.write(b"half")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TorchCheckpointIO, "save_checkpoint", killed)
-        with pytest.raises(KeyboardInterrupt):
-            plugin.save_checkpoint({"step": 2}, path)
-    assert torch.load(path) == {"step": 1}
-    plugin.save_checkpoint({"step": 3}, path)
-    assert torch.load(path) == {"step": 3}
-    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
-
-
 def test_update_refuses_before_the_optimiser_is_touched():
     class Untouchable:
         param_groups = [{"lr": 1.0}]
@@ -152,7 +131,11 @@ def test_update_refuses_before_the_optimiser_is_touched():
     weight = torch.nn.Parameter(torch.ones(1))
     weight.grad = torch.tensor([float("nan")])
     module = SimpleNamespace(
-        optimizers=Untouchable, parameters=lambda: [weight], global_step=4, lr_schedulers=lambda: None
+        optimizers=Untouchable,
+        parameters=lambda: [weight],
+        global_step=4,
+        lr_schedulers=lambda: None,
+        trainer=SimpleNamespace(strategy=None),
     )
     with pytest.raises(TrainingError, match="step 5"):
         update(module, 1.0)  # type: ignore[arg-type]

@@ -143,11 +143,17 @@ def test_another_seed_is_another_run(finished, base_model, tmp_path):
     [
         ({"stages": ["sft", "dpo"]}, r"unknown stage 'dpo'; choose one of: grpo, sft"),
         ({"sampler": {"name": "scripted"}}, r"GRPO needs.*sampler=hf or sampler=vllm, not scripted"),
-        ({"hardware": HardwareSettings("gpu_2", "gpu", devices=2)}, r"gpu_2 asks for 2 x 1.*one process"),
-        ({"hardware": {"num_nodes": 2}}, r"1 x 2 processes.*hardware=cpu"),
-        ({"hardware": {"strategy": "deepspeed_stage_2"}}, r"strategy deepspeed_stage_2.*hardware=cpu"),
+        ({"hardware": HardwareSettings("gpu_9", "gpu", devices=99)}, r"gpu_9 asks for 99 CUDA.*hardware=cpu"),
+        ({"hardware": {"num_nodes": 2}}, r"asks for 2 connected processes, none were started.*torchrun"),
+        ({"hardware": {"strategy": "deepspeed_stage_2"}}, r"1 connected processes.*robustops train"),
+        ({"hardware": {"strategy": "zero"}}, r"unknown hardware.strategy 'zero'.*deepspeed_stage_3_offload"),
+        ({"hardware": {"precision": "16-mixed"}}, r"unknown hardware.precision '16-mixed'.*bf16-mixed"),
+        (
+            {"hardware": {"devices": 2, "strategy": "deepspeed_stage_3"}},
+            r"ZeRO-3.*sampler=hf needs all.*sampler=vllm",
+        ),
     ],
-    ids=["stage", "sampler", "devices", "nodes", "strategy"],
+    ids=["stage", "sampler", "devices", "nodes", "one process", "strategy", "precision", "sharded"],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_done(base_model, tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):

@@ -130,7 +130,7 @@ def test_a_package_that_is_absent_or_unknown_is_refused(monkeypatch):
 def test_a_frozen_copy_stays_when_the_policy_moves():
     policy = toy_policy(width=32)
     policy.model.train()
-    reference = policy.frozen_copy()
+    reference = policy.reference().model
     before = weights_of(reference)
     assert same_weights(before, weights_of(policy.model)) and not reference.training
     assert not any(parameter.requires_grad for parameter in reference.parameters())

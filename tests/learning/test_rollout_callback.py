@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from robustops.learning.data import RolloutTicket
+from robustops.errors import TrainingError
+from robustops.learning.data import RolloutTicket, StepData
 from robustops.learning.groups import GroupMaker, GroupPlan, StepGroups
-from robustops.learning.grpo_module import GRPOLoss, GRPOModule
+from robustops.learning.grpo_loss import GRPOLoss
+from robustops.learning.grpo_module import GRPOModule, Optimisation
 from robustops.learning.policy import load_policy
 from robustops.learning.rollout_callback import RolloutCallback, episode_metrics, rollout_metrics
+from robustops.learning.sync_probe import SyncProbe
 from robustops.objectives.advantages import component
 from robustops.records import EpisodeError, Group, RewardParts, ToolCall, ToolResult, Turn
 from robustops.rollout.collector import Collector
@@ -18,7 +23,15 @@ from robustops.rollout.hf import HFSampler
 from robustops.settings import ModelSettings
 from tests.learning.small_run import LIMITS as MEMORISED_LIMITS
 from tests.learning.small_run import itsm
-from tests.learning.support import Metrics, fit, made_episode, same_weights, toy_policy, weights_of
+from tests.learning.support import (
+    Metrics,
+    fit,
+    made_episode,
+    quiet_trainer,
+    same_weights,
+    toy_policy,
+    weights_of,
+)
 from tests.rollout.fake_sampler import FakeSampler
 from tests.tiny_model import tiny_model
 from tests.toy_domain import TOY, toy_tasks
@@ -59,8 +72,8 @@ class SameStarts:
 
 
 def module_of(policy, **options) -> GRPOModule:
-    values = {"learning_rate": 1e-2, **options}
-    return GRPOModule(policy.model, policy.frozen_copy(), component, GRPOLoss(), **values)
+    optimisation = Optimisation(**{"learning_rate": 1e-2, **options})
+    return GRPOModule(policy.model, policy.reference(), component, GRPOLoss(), optimisation)
 
 
 def test_the_sampler_is_synchronised_before_the_first_step_and_after_every_one(tmp_path):
@@ -155,6 +168,103 @@ def test_the_makers_state_travels_with_the_callback():
     makers[0].step(0)
     two.load_state_dict(one.state_dict())
     assert makers[1].drawn == {"clean": 2, "fault": 0}
+
+
+# --- the probe, and sampling ahead ----------------------------------------------------------------
+class Stuck(HFSampler):
+    """Holds the weights of the first `good` synchronisations."""
+
+    good = 2
+
+    def sync(self, weights, version):
+        if version < self.good:
+            super().sync(weights, version)
+        self.weight_version = version
+
+
+def test_a_planted_stale_sync_is_caught_in_the_step_in_which_it_happens(tmp_path):
+    policy = toy_policy(width=32)
+    sampler = Stuck(tiny_model(len(policy.tokenizer), width=32), policy.renderer.stop_ids, shared=False)
+    maker = SameStarts(Collector(sampler, policy.renderer, {"toy": TOY}, LIMITS))
+    probe, metrics = SyncProbe(tuple(range(2, 22)), 1e-4), Metrics()
+    with pytest.raises(TrainingError, match=r"synchronisation of weights \(version 2\)"):
+        fit(
+            tmp_path,
+            module_of(policy),
+            5,
+            RolloutTicket,
+            metrics,
+            RolloutCallback(maker, sampler, probe=probe),
+        )
+    assert len(maker.steps) == 2, "no step was sampled with stale weights"
+    assert all(step["rollout/sync_gap"] < 1e-4 for step in metrics.steps)
+
+
+def ahead_parts(rate=1e-2, seed=0):
+    """A policy, a sampler with weights of its own, and real groups that always compare."""
+    policy = toy_policy(seed=seed, width=32)
+    copy = tiny_model(len(policy.tokenizer), seed=seed, width=32)
+    sampler = HFSampler(copy, policy.renderer.stop_ids, max_in_flight=8, shared=False)
+    collector = Collector(sampler, policy.renderer, {"toy": TOY}, LIMITS)
+    maker = GroupMaker(collector, toy_tasks(3), None, GroupPlan(2, 0, 3, 0), pseudo_reward, seed=1)
+    probe = SyncProbe(tuple(range(2, 22)), 1e-4)
+    return module_of(policy, learning_rate=rate), RolloutCallback(maker, sampler, probe=probe, ahead=True)
+
+
+class Trained(Callback):
+    """What every step trains on: weight versions and tokens."""
+
+    def __init__(self) -> None:
+        self.versions: list[set[int]] = []
+        self.tokens: list[list[tuple[int, ...]]] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        episodes = [e for group in batch.groups for e in group.episodes]
+        self.versions.append({e.weight_version for e in episodes})
+        self.tokens.append([e.token_ids for e in episodes])
+
+
+def test_sampling_ahead_trains_on_weights_one_step_old_and_never_older(tmp_path):
+    module, callback = ahead_parts()
+    trained, metrics = Trained(), Metrics()
+    fit(tmp_path, module, 4, RolloutTicket, callback, trained, metrics)
+    assert trained.versions == [{0}, {0}, {1}, {2}]
+    gaps = [step["train/samp_logp_absdiff_max"] for step in metrics.steps]
+    assert gaps[0] < 1e-4 < min(gaps[1:])
+    again = Trained()
+    module, callback = ahead_parts()
+    fit(tmp_path, module, 4, RolloutTicket, callback, again)
+    assert again.tokens == trained.tokens, "the thread changes nothing"
+
+
+def test_a_checkpoint_takes_along_what_was_sampled_ahead(tmp_path):
+    module, callback = ahead_parts()
+    trained = Trained()
+    whole = fit(tmp_path, module, 4, RolloutTicket, callback, trained)
+    assert whole.global_step == 4
+
+    module, callback = ahead_parts()
+    saver = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=2, save_top_k=-1)
+    stopped = quiet_trainer(tmp_path, callback, saver, enable_checkpointing=True)
+    stopped.fit(module, datamodule=StepData(4, RolloutTicket))
+    (middle,) = [path for path in (tmp_path / "saved").iterdir() if "step=2" in path.name]
+    module, callback = ahead_parts()
+    rest = Trained()
+    trainer = quiet_trainer(tmp_path, callback, rest)
+    trainer.fit(module, datamodule=StepData(4, RolloutTicket), ckpt_path=middle, weights_only=False)
+    assert rest.tokens == trained.tokens[2:] and rest.versions == [{1}, {2}]
+
+
+def test_a_run_that_ends_early_does_not_wait_for_the_episodes_it_sampled_ahead(tmp_path):
+    module, callback = ahead_parts()
+
+    class Breaks(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(tmp_path, module, 4, RolloutTicket, callback, Breaks())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollout")]
 
 
 def a_turn(called: bool, span: tuple[int, int]) -> Turn:

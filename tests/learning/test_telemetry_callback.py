@@ -5,33 +5,27 @@ import time
 
 import pytest
 import torch
-from lightning import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from robustops.learning.data import RolloutTicket, StepData
-from robustops.learning.optimisation import adamw, update
+from robustops.learning.optimisation import PolicyModule, adamw, update
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.telemetry import StepRecord, TelemetryWriter, read_telemetry
 from robustops.tracking.run_store import RunStore
 from tests.learning.support import group_of, made_episode, quiet_trainer
 
 
-class Stepper(LightningModule):
+class Stepper(PolicyModule):
     """Steps with metrics that follow from the step's number; stops before `stop_at`."""
 
     def __init__(self, stop_at: int = 99) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.stop_at = stop_at
-        self.step_metrics: dict[str, float] = {}
 
     def configure_optimizers(self):
         return adamw(self, 0.1, 0.0, 0, None)
-
-    def transfer_batch_to_device(self, batch, device, dataloader_idx):
-        return batch
 
     def training_step(self, ticket, batch_idx):
         if ticket.step == self.stop_at:

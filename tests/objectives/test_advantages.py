@@ -81,8 +81,8 @@ def batches(draw):
 @given(batches())
 def test_both_orders_equal_their_slow_versions(batch):
     parts, groups = batch
-    assert aggregate(parts, groups).tolist() == pytest.approx(slow_aggregate(parts, groups), abs=1e-9)
-    assert component(parts, groups).tolist() == pytest.approx(slow_component(parts, groups), abs=1e-9)
+    assert aggregate(parts, groups).values.tolist() == pytest.approx(slow_aggregate(parts, groups), abs=1e-9)
+    assert component(parts, groups).values.tolist() == pytest.approx(slow_component(parts, groups), abs=1e-9)
 
 
 # --- hand-made numbers --------------------------------------------------------------------------
@@ -100,18 +100,18 @@ def test_component_by_hand():
     mixed = [1.1 * a + 0.15, 1.1 * a + 0.15, -1.1 * a + 0.15, -1.1 * a - 0.45]
     scale = statistics.stdev(mixed)
     expected = [value / scale for value in mixed]
-    assert component(parts, [0] * 4, eps=0.0).tolist() == pytest.approx(expected)
+    assert component(parts, [0] * 4, eps=0.0).values.tolist() == pytest.approx(expected)
 
 
 def test_the_two_orders_differ():
     parts = [RewardParts(1, 1, 0.5), RewardParts(0, 0.5, 0), RewardParts(0, 0.25, 0), RewardParts(0, 0, 0)]
-    assert not torch.allclose(aggregate(parts, [0] * 4), component(parts, [0] * 4))
+    assert not torch.allclose(aggregate(parts, [0] * 4).values, component(parts, [0] * 4).values)
 
 
 def test_an_all_failed_group_learns_from_progress():
     parts = [RewardParts(0, 0.5, 0), RewardParts(0, 0, 0), RewardParts(0, 0, 0), RewardParts(0, 0, 0)]
     for order in (aggregate, component):
-        values = order(parts, [0] * 4)
+        values = order(parts, [0] * 4).values
         assert values[0] > 1 and bool((values[1:] < 0).all())
 
 
@@ -156,11 +156,11 @@ SILENT = [RewardParts(0, 0.25, 0)] * 4
 
 @pytest.mark.parametrize("order", [aggregate, component])
 def test_zero_signal_members_change_nothing_and_get_nothing(order):
-    alone = order(SIGNAL, [0] * 4)
-    mixed = order(SIGNAL + SILENT, [0] * 4 + [1] * 4)
+    alone = order(SIGNAL, [0] * 4).values
+    mixed = order(SIGNAL + SILENT, [0] * 4 + [1] * 4).values
     assert torch.equal(mixed[:4], alone)
     assert mixed[4:].eq(0).all()
-    assert order(SILENT, [0] * 4).eq(0).all()
+    assert order(SILENT, [0] * 4).values.eq(0).all()
 
 
 @given(batches())
@@ -168,7 +168,7 @@ def test_zero_signal_members_change_nothing_and_get_nothing(order):
 def test_whitened(batch):
     parts, groups = batch
     accepted = has_signal(parts, groups)
-    values = component(parts, groups)[accepted]
+    values = component(parts, groups).values[accepted]
     if len(values) and values.abs().max() > 0:
         assert values.mean().abs() < 1e-9
         assert values.std().item() == pytest.approx(1.0, abs=1e-4)
@@ -180,14 +180,47 @@ def test_order_and_group_names_do_not_matter(batch, random):
     parts, groups = batch
     order = list(range(len(parts)))
     random.shuffle(order)
-    moved = component([parts[i] for i in order], [100 - 3 * groups[i] for i in order])
-    assert moved.tolist() == pytest.approx(component(parts, groups)[order].tolist(), abs=1e-9)
+    moved = component([parts[i] for i in order], [100 - 3 * groups[i] for i in order]).values
+    assert moved.tolist() == pytest.approx(component(parts, groups).values[order].tolist(), abs=1e-9)
 
 
 def test_batch_z_by_hand_each_trajectory_once():
     values = torch.tensor([1.0, -1.0, 2.0, -2.0])
     std = math.sqrt(10 / 3)
     assert batch_z(values, eps=0.0).tolist() == pytest.approx([1 / std, -1 / std, 2 / std, -2 / std])
+
+
+def test_the_quality_share_by_hand():
+    """R = 1.1, 0.3, 0, 0 has mean 0.35; Q = 1, 0, 0, 0 has mean 0.25 and sample deviation 0.5."""
+    parts = [RewardParts(1, 0, 1), RewardParts(0, 1, 0), RewardParts(0, 0, 0), RewardParts(0, 0, 0)]
+    one = component(parts, [0] * 4, eps=0.0, whiten=False)
+    assert one.quality.tolist() == pytest.approx([0.15, -0.05, -0.05, -0.05])
+    other = aggregate(parts, [0] * 4, eps=0.0, whiten=False)
+    std = statistics.stdev([1.1, 0.3, 0.0, 0.0])
+    assert other.values.tolist() == pytest.approx([0.75 / std, -0.05 / std, -0.35 / std, -0.35 / std])
+    assert other.quality.tolist() == pytest.approx([0.075 / std, *[-0.025 / std] * 3])
+
+
+@given(batches())
+@settings(max_examples=100, deadline=None)
+def test_without_its_quality_share_an_advantage_is_that_of_the_other_parts(batch):
+    parts, groups = batch
+    whole = component(parts, groups, whiten=False)
+    rest = component(parts, groups, RewardWeights(1.0, 0.3, 0.0), whiten=False)
+    assert (whole.values - whole.quality).tolist() == pytest.approx(rest.values.tolist(), abs=1e-9)
+
+
+@given(batches())
+@settings(max_examples=100, deadline=None)
+@pytest.mark.parametrize("order", [aggregate, component])
+def test_whitening_scales_the_quality_share_as_it_scales_differences(order, batch):
+    parts, groups = batch
+    raw, white = order(parts, groups, whiten=False), order(parts, groups)
+    differences = raw.values - raw.values.roll(1)
+    for i in range(len(parts)):
+        if abs(differences[i]) > 1e-6 and white.values[i] != 0 and white.values[i - 1] != 0:
+            scale = (white.values[i] - white.values[i - 1]) / differences[i]
+            assert white.quality[i].item() == pytest.approx((raw.quality[i] * scale).item(), abs=1e-6)
 
 
 # --- signal -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from robustops.objectives.losses import (
     kl_k3,
     policy_loss,
     sft_token_weights,
+    truncated_importance,
 )
 
 
@@ -307,3 +308,34 @@ def test_weights_sum_to_one(decisions):
 def test_bad_spans_are_refused(spans):
     with pytest.raises(TrainingError, match="decision span"):
         sft_token_weights([False, True, True, True], spans)
+
+
+# --- mismatch of sampler and trainer -------------------------------------------------------------
+def test_truncated_importance_by_hand():
+    """Twice as likely for the trainer, half as likely, and ten times: cut at 3."""
+    trainer = tensors([math.log(2.0), math.log(0.5), math.log(10.0), 0.0]).requires_grad_()
+    mask = torch.tensor([[True, True, True, False]])
+    weights = truncated_importance(trainer, torch.zeros(1, 4), mask, cap=3.0)
+    assert weights[0].tolist() == pytest.approx([2.0, 0.5, 3.0, 0.0])
+    assert not weights.requires_grad
+
+
+@given(st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0), st.booleans()), min_size=1, max_size=9))
+@settings(deadline=None)
+def test_truncated_importance_equals_its_slow_version(tokens):
+    trainer, sampler = (torch.tensor([[t[i] for t in tokens]]) for i in range(2))
+    mask = torch.tensor([[t[2] for t in tokens]])
+    weights = truncated_importance(trainer, sampler, mask, cap=2.0)
+    expected = [min(math.exp(t[0] - t[1]), 2.0) if t[2] else 0.0 for t in tokens]
+    assert weights[0].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("estimator", [kl_k1, kl_k3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gap", [100.0, -100.0])
+def test_a_log_ratio_of_a_hundred_gives_a_finite_kl_and_a_bounded_gradient(estimator, dtype, gap):
+    new = torch.tensor([[-1.0]], dtype=dtype, requires_grad=True)
+    kl = estimator(new, torch.tensor([[-1.0 + gap]], dtype=dtype), torch.ones(1, 1, dtype=torch.bool))
+    kl.sum().backward()
+    assert kl.isfinite().all() and new.grad is not None
+    assert new.grad.isfinite().all() and new.grad.abs().max() < 3e4

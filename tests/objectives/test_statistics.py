@@ -7,6 +7,7 @@ from robustops.objectives.losses import policy_loss
 from robustops.objectives.statistics import (
     TrainedTokens,
     advantage_statistics,
+    importance_statistics,
     join,
     nonfinite_gradients,
     policy_statistics,
@@ -18,10 +19,11 @@ from robustops.objectives.statistics import (
 from robustops.records import RewardParts
 
 
-def tokens(new, old, advantages, ref=None, entropy=None):
+def tokens(new, old, advantages, ref=None, entropy=None, sampler=None):
     return TrainedTokens(
         torch.tensor(new),
         torch.tensor(old),
+        torch.tensor(sampler or old),
         torch.tensor(entropy or [0.0] * len(new)),
         torch.tensor(advantages),
         None if ref is None else torch.tensor(ref),
@@ -53,7 +55,13 @@ def test_clip_shares_agree_with_the_loss():
     advantages, mask = torch.randn(6, 9), torch.rand(6, 9) < 0.5
     terms = policy_loss(new, old, advantages, mask, clip_low=0.2, clip_high=0.28)
     step = TrainedTokens.select(
-        mask, log_probs=new, old_log_probs=old, entropy=new, advantages=advantages, ref_log_probs=old
+        mask,
+        log_probs=new,
+        old_log_probs=old,
+        sampler_log_probs=old,
+        entropy=new,
+        advantages=advantages,
+        ref_log_probs=old,
     )
     numbers = policy_statistics(step, clip_low=0.2, clip_high=0.28)
     count = int(mask.sum())
@@ -89,7 +97,8 @@ def test_an_extreme_ratio_is_reported_as_it_is():
 
 def test_numbers_do_not_depend_on_the_micro_batches():
     torch.manual_seed(1)
-    values = {n: -torch.rand(8, 7) for n in ("log_probs", "old_log_probs", "entropy", "ref_log_probs")}
+    names = ("log_probs", "old_log_probs", "sampler_log_probs", "entropy", "ref_log_probs")
+    values = {name: -torch.rand(8, 7) for name in names}
     values["advantages"] = torch.randn(8, 7)
     mask = torch.rand(8, 7) < 0.5
     whole = TrainedTokens.select(mask, **values)
@@ -146,3 +155,18 @@ def test_gradient_norm_and_broken_gradients():
     second.grad = torch.tensor([math.nan, math.inf])
     assert math.isnan(total_norm([first, second]))
     assert nonfinite_gradients([first, second]) == 2
+
+
+def test_importance_statistics_by_hand():
+    """The trainer finds 2, 1/2, 1 and 8 times the sampler's probability; the cap is 4."""
+    old = [-2.0 + math.log(r) for r in (2.0, 0.5, 1.0, 8.0)]
+    numbers = importance_statistics(tokens([-1.0] * 4, old, [0.0] * 4, sampler=[-2.0] * 4), 4.0)
+    assert numbers == pytest.approx(
+        {
+            "importance_mean": 11.5 / 4,
+            "importance_min": 0.5,
+            "importance_max": 8.0,
+            "importance_capped_frac": 0.25,
+        },
+        rel=1e-5,
+    )

@@ -5,8 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustops.errors import RewardError
-from robustops.records import EpisodeError, RewardParts, Turn
-from robustops.rewards.parts import attempted_turns, bad_turns, repeated_reads, reward_parts
+from robustops.records import EpisodeError, RewardParts, ToolCall, ToolResult, Turn
+from robustops.rewards.parts import (
+    RewardRules,
+    attempted_turns,
+    bad_turns,
+    call_evidence,
+    repeated_reads,
+    reward_parts,
+    rewarded,
+)
+from robustops.worlds.time_limit import timeout_receipt
 from tests.rewards.episodes import (
     answer,
     fault,
@@ -200,6 +209,44 @@ def test_parts_stay_in_their_ranges(turns, inherited, checks):
 
 
 # --- invalid episodes ---------------------------------------------------------------------------
+def test_the_rules_can_be_switched_off():
+    task = make_task(edges=[("A", "B"), ("A", "C")])
+    episode = make_episode([read(), read(), read(), answer()], final=(False, True, True))
+    assert reward_parts(task, episode).progress == 0.0
+    assert reward_parts(task, episode, RewardRules(gated=False)).progress == pytest.approx(2 / 3)
+    assert call_evidence(episode).bad == (False, False, True, False)
+    assert call_evidence(episode, RewardRules(repeats=None)).bad == (False,) * 4
+    assert call_evidence(episode, RewardRules(repeats=2)).bad == (False, True, True, False)
+    assert call_evidence(episode).attempted == (True, True, True, False)
+
+
+def test_a_call_without_an_answer_is_no_bad_call():
+    late = Turn("", ToolCall("get", {}), timeout_receipt(None, 3.0))
+    own = Turn("", ToolCall("get", {}), ToolResult('{"error":{"code":"NOT_FOUND"}}', is_error=True))
+    episode = make_episode([late, own, write(), answer()])
+    assert call_evidence(episode).bad == (False, True, False, False)
+    assert reward_parts(make_task(), episode).quality == pytest.approx(2 / 3)
+
+
+def test_an_episode_whose_reward_fails_or_is_not_finite_is_invalid_and_not_worth_zero():
+    task, episode = make_task(), make_episode([write(), answer()])
+    assert rewarded(task, episode).reward_parts == reward_parts(task, episode)
+    broken = make_episode([write()], error=EpisodeError("sampler", "gone"))
+    assert rewarded(task, broken) is broken
+
+    def fails(task, episode):
+        raise RewardError("the judge is away")
+
+    for reward, reason in (
+        (fails, "the judge is away"),
+        (lambda task, episode: RewardParts(0.0, float("nan"), 0.0), "is not finite"),
+        (lambda task, episode: RewardParts(0.0, 0.0, float("inf")), "is not finite"),
+    ):
+        invalid = rewarded(task, episode, reward)
+        assert invalid.reward_parts is None and not invalid.success
+        assert invalid.error.boundary == "reward" and reason in invalid.error.message
+
+
 def test_a_failed_episode_has_no_reward():
     episode = make_episode([write()], error=EpisodeError("sampler", "engine died"))
     with pytest.raises(RewardError, match=r"sampler boundary: engine died"):

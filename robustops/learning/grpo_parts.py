@@ -1,0 +1,61 @@
+"""The parts of the GRPO stage as its settings describe them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robustops.learning.groups import GroupPlan
+from robustops.learning.grpo_loss import GRPOLoss
+from robustops.learning.grpo_module import Optimisation
+from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit
+from robustops.settings import CreditSettings, GRPOSettings
+
+
+def group_plan(grpo: GRPOSettings) -> GroupPlan:
+    """What a step samples."""
+    return GroupPlan(
+        grpo.groups,
+        grpo.fault_groups,
+        grpo.group_size,
+        grpo.refill_rounds,
+        grpo.dynamic_sampling,
+        grpo.zero_signal_wait,
+        grpo.zero_signal_capacity,
+    )
+
+
+def grpo_loss(grpo: GRPOSettings, temperature: float) -> GRPOLoss:
+    """Coefficients of the loss; temperature: the sampler's."""
+    return GRPOLoss(
+        grpo.kl,
+        grpo.kl_estimator,
+        grpo.clip_low,
+        grpo.clip_high,
+        temperature,
+        grpo.importance_cap,
+        grpo.aggregation,
+        grpo.overlong,
+    )
+
+
+def optimisation(grpo: GRPOSettings) -> Optimisation:
+    """How the optimiser goes about a step."""
+    return Optimisation(
+        learning_rate=grpo.learning_rate,
+        warmup_steps=grpo.warmup_steps,
+        decay_steps=grpo.steps if grpo.schedule == "linear" else None,
+        adam_epsilon=grpo.adam_epsilon,
+        weight_decay=grpo.weight_decay,
+        grad_clip=grpo.grad_clip,
+        epochs=grpo.epochs,
+        mini_batches=grpo.mini_batches,
+        micro_batch_tokens=grpo.micro_batch_tokens,
+    )
+
+
+def local_credit(credit: CreditSettings) -> LocalCredit:
+    """How an advantage is laid on tokens."""
+    if not credit.enabled:
+        return NO_LOCAL_CREDIT
+    quality: Any = credit.quality
+    return LocalCredit(credit.bad_cap, credit.stop_cap, credit.cut_cap, quality)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustops.errors import ConfigError
+from robustops.learning.processes import (
+    barrier,
+    check_started,
+    connected,
+    gather_aside,
+    gather_objects,
+    leads,
+    rank,
+    split,
+    total,
+    world,
+)
+
+
+@given(st.lists(st.integers()), st.integers(1, 9))
+def test_the_parts_of_all_ranks_are_the_whole_and_equal_in_size(items, size):
+    parts = [split(items, part, size) for part in range(size)]
+    assert [item for part in parts for item in part] == items
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_process_alone_gathers_from_itself():
+    with connected("gpu", 0) as here:
+        assert here == world() == (0, 1)
+        assert gather_objects([1, 2]) == gather_aside([1, 2]) == [[1, 2]]
+        assert total([0.1, 2]) == [0.1, 2]
+        barrier()
+
+
+def test_the_environment_tells_who_leads_also_without_a_connection(monkeypatch):
+    assert leads() and rank() == 0
+    monkeypatch.setenv("RANK", "3")
+    assert rank() == 3 and not leads()
+    assert world() == (0, 1)
+
+
+def test_another_number_of_processes_than_the_profile_asks_for_is_refused(monkeypatch):
+    check_started(0)
+    with pytest.raises(ConfigError, match=r"asks for 2 connected processes, none were started.*torchrun"):
+        check_started(2)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with (
+        pytest.raises(ConfigError, match=r"asks for 2 connected processes, 3 were started"),
+        connected("cpu", 2),
+    ):
+        pass

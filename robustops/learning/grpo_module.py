@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import TrainingError
-from robustops.learning.batching import micro_batches, padding_share
+from robustops.learning.batching import filler, micro_batches, padding_share, rank_micro_batches
 from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
 from robustops.learning.grpo_loss import (
@@ -146,17 +146,16 @@ class GRPOModule(PolicyModule):
         if self.loss.importance_cap is None or self.optimisation.updates == 1:
             return rows
         filled = list(rows)
-        own = [batch for batch, counts in self._share(rows) if counts]
-        for i, values in [item for part in gather_objects(self._score(rows, own)) for item in part]:
+        for i, values in [item for part in gather_objects(self._score(rows)) for item in part]:
             filled[i] = dataclasses.replace(rows[i], old_log_probs=values)
         return filled
 
-    def _score(
-        self, rows: Sequence[TrainedEpisode], batches: Sequence[Sequence[int]]
-    ) -> list[tuple[int, Tensor]]:
-        """Row numbers with the (tokens,) log-probs of their episodes under the policy as it is."""
+    def _score(self, rows: Sequence[TrainedEpisode]) -> list[tuple[int, Tensor]]:
+        """Row numbers with the (tokens,) log-probs of their episodes under the policy as it is; of the rows
+        of this process.
+        """
         scored = []
-        for chosen in batches:
+        for chosen in filter(None, self._micro_batches(rows)):
             batch = make_batch([rows[i] for i in chosen], self.loss, self.device)
             with torch.no_grad():
                 scores = score_tokens(self.model, batch.sequences, temperature=self.loss.temperature)
@@ -183,7 +182,9 @@ class GRPOModule(PolicyModule):
             metrics |= {
                 "loss": sum(losses) / len(losses),
                 "tokens": float(sum(sum(row.episode.loss_mask) for row in rows)),
-                "padding_share": padding_share(lengths, self._micro_batches(rows)),
+                "padding_share": padding_share(
+                    lengths, micro_batches(lengths, self.optimisation.micro_batch_tokens)
+                ),
                 **policy_statistics(everyone, clip_low=self.loss.clip_low, clip_high=self.loss.clip_high),
                 **sampler_gap(tokens[0].log_probs, tokens[0].sampler_log_probs),
             }
@@ -216,33 +217,23 @@ class GRPOModule(PolicyModule):
         ]
 
     def _micro_batches(self, rows: Sequence[TrainedEpisode]) -> list[list[int]]:
+        """Row numbers of this process's micro-batches, as many as every process has; empty: a filler."""
         lengths = [len(row.episode.token_ids) for row in rows]
-        return micro_batches(lengths, self.optimisation.micro_batch_tokens)
-
-    def _share(self, rows: Sequence[TrainedEpisode]) -> list[tuple[list[int], bool]]:
-        """This process's micro-batches, as many as every other process has.
-
-        A batch that only fills up the number is marked False: it must count for nothing.
-        """
-        rank, size = world()
-        batches = self._micro_batches(rows)
-        count = -(-len(batches) // size)
-        own = [(batch, True) for batch in batches[rank::size]]
-        return own + [(batch, False) for batch in batches[: count - len(own)]]
+        return rank_micro_batches(lengths, self.optimisation.micro_batch_tokens, *world())
 
     def _backward(self, step: int, rows: Sequence[TrainedEpisode]) -> tuple[float, list[TrainedTokens]]:
         """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
         tokens: list[TrainedTokens] = []
 
-        def compute(chosen: Sequence[int], counts: bool) -> Tensor:
-            own = [rows[i] if counts else dataclasses.replace(rows[i], weight=0.0) for i in chosen]
-            batch = make_batch(own, self.loss, self.device)
+        def compute(chosen: Sequence[int]) -> Tensor:
+            if not chosen:
+                return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
+            batch = make_batch([rows[i] for i in chosen], self.loss, self.device)
             loss, trained = batch_loss(self.model, self.reference, batch, self.loss, step)
-            if counts:
-                tokens.append(trained)
+            tokens.append(trained)
             return loss
 
-        loss = accumulate(self, [partial(compute, *share) for share in self._share(rows)])
+        loss = accumulate(self, [partial(compute, chosen) for chosen in self._micro_batches(rows)])
         return total([loss])[0], [one for part in gather_objects(tokens) for one in part]
 
     def _update(self, step: int, rows: Sequence[TrainedEpisode], loss: float) -> tuple[float, float]:

@@ -65,3 +65,17 @@ def tell_deepspeed(hardware: HardwareSettings) -> None:
     """Which accelerator DeepSpeed takes. Libraries import it unasked, and it looks when it is imported."""
     if hardware.accelerator == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+
+
+def check_share(key: str, count: int, hardware: HardwareSettings) -> None:
+    """Whether every process has something to train on in each step.
+
+    Raises:
+        ConfigError: `count`, the trajectories or groups that `key` asks for, are fewer than processes.
+    """
+    processes = hardware.devices * hardware.num_nodes
+    if count < processes:
+        raise ConfigError(
+            f"{key}={count} leaves some of the {processes} processes of hardware={hardware.name} without work "
+            f"in every step; set it to {processes} or more, or use fewer devices"
+        )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -14,6 +13,7 @@ from robustops.learning.batching import Sequences, pad_values
 from robustops.learning.data import DemonstrationBatch
 from robustops.learning.forward import score_tokens
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
+from robustops.learning.policy import set_training_mode
 from robustops.learning.processes import total
 from robustops.objectives.losses import sft_token_weights
 
@@ -86,5 +86,4 @@ class SFTModule(PolicyModule):
         return pad_values(values, width)
 
     def on_train_start(self) -> None:
-        torch.set_grad_enabled(True)
-        self.model.train()
+        set_training_mode(self.model)

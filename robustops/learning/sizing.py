@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 
-from robustops.errors import ConfigError
 from robustops.learning.forward import MAX_LOGITS
 from robustops.learning.hardware import ZERO
 from robustops.settings import HardwareSettings
@@ -208,32 +207,3 @@ def sft_steps(trajectories: int, batch: int, epochs: int, limit: int | None) -> 
     """Optimiser steps of the supervised stage; its epochs run into one another."""
     steps = -(-epochs * trajectories // max(1, min(batch, trajectories)))
     return steps if limit is None else min(steps, limit)
-
-
-def check_division(groups: int, fault_groups: int, processes: int) -> None:
-    """Every process trains on as many groups of each kind as every other, and on at least one.
-
-    Raises:
-        ConfigError: they cannot be dealt out evenly.
-    """
-    for key, count in (("grpo.groups", groups), ("grpo.fault_groups", fault_groups)):
-        if count:
-            _check_share(key, count, processes)
-
-
-def check_batch(trajectories: int, processes: int) -> None:
-    """As `check_division`, for the trajectories of a supervised step."""
-    _check_share("sft.batch_trajectories", trajectories, processes)
-
-
-def _check_share(key: str, count: int, processes: int) -> None:
-    if count % processes == 0:
-        return
-    nearest = max(1, round(count / processes)) * processes
-    why = (
-        "some would have nothing to train on" if count < processes else "some would train on more than others"
-    )
-    raise ConfigError(
-        f"{key}={count} cannot be dealt out evenly to {processes} processes: {why}; set {key} to a multiple "
-        f"of {processes}, such as {nearest}, or use fewer devices"
-    )

@@ -21,7 +21,7 @@ from robustops.learning.demonstrations import collect_episodes, demonstration_st
 from robustops.learning.groups import GroupMaker
 from robustops.learning.grpo_module import GRPOModule
 from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
-from robustops.learning.hardware import check_hardware, group_size, sharded
+from robustops.learning.hardware import check_hardware, check_share, group_size, sharded
 from robustops.learning.optimisation import PolicyModule
 from robustops.learning.policy import Policy
 from robustops.learning.processes import gather_aside, world
@@ -148,6 +148,11 @@ def check_stages(settings: TrainSettings) -> None:
             raise unknown_name("stage", stage, STAGES)
     if settings.stages:
         check_hardware(settings.hardware)
+    if "sft" in settings.stages:
+        check_share("sft.batch_trajectories", settings.sft.batch_trajectories, settings.hardware)
+    if "grpo" in settings.stages:
+        groups = settings.grpo.groups + (settings.grpo.fault_groups if settings.fault.subtypes else 0)
+        check_share("grpo.groups + grpo.fault_groups", groups, settings.hardware)
     if settings.grpo.staleness and group_size(settings.hardware) > 1:
         raise ConfigError(
             f"grpo.staleness=1 samples ahead in one process, hardware={settings.hardware.name} has "

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustops.errors import ConfigError
-from robustops.learning.hardware import check_hardware, device_of, group_size, sharded
+from robustops.learning.hardware import check_hardware, check_share, device_of, group_size, sharded
 from robustops.settings import HardwareSettings
 
 
@@ -62,3 +62,12 @@ def test_each_process_has_a_device_of_its_own(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert device_of(gpu) == torch.device("cuda", 1)
     assert device_of(HardwareSettings()) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("count", "processes"), [(1, 2), (15, 16)])
+def test_per_rank_batch_smaller_than_one_trajectory_is_refused(count, processes):
+    profile = HardwareSettings(name="many", devices=processes)
+    with pytest.raises(ConfigError, match=rf"sft.batch_trajectories={count} leaves some of the {processes} "):
+        check_share("sft.batch_trajectories", count, profile)
+    check_share("sft.batch_trajectories", processes, profile)
+    check_share("sft.batch_trajectories", count, HardwareSettings())

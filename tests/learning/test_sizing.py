@@ -11,14 +11,11 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from robustops.errors import ConfigError
 from robustops.learning.batching import Sequences, pad
 from robustops.learning.forward import score_tokens
 from robustops.learning.hardware import ZERO
 from robustops.learning.sizing import (
     ModelSize,
-    check_batch,
-    check_division,
     checkpoint_bytes,
     deepspeed_estimate,
     engine_memory,
@@ -289,40 +286,3 @@ def test_optimiser_steps_of_sft(
     trajectories: int, batch: int, epochs: int, limit: int | None, steps: int
 ) -> None:
     assert sft_steps(trajectories, batch, epochs, limit) == steps
-
-
-@pytest.mark.parametrize(
-    ("groups", "fault_groups", "processes", "named"),
-    [
-        (16, 4, 8, "grpo.fault_groups=4"),
-        (12, 16, 8, "grpo.groups=12"),
-        (1, 1, 2, "grpo.groups=1"),
-        (0, 3, 2, "grpo.fault_groups=3"),
-    ],
-)
-def test_per_rank_batch_smaller_than_a_micro_batch_is_refused(
-    groups: int, fault_groups: int, processes: int, named: str
-) -> None:
-    """A rank without a group has no step to take: the loss of the others is wrong, or they hang."""
-    with pytest.raises(ConfigError, match=f"^{named} cannot be dealt out evenly to {processes} processes"):
-        check_division(groups, fault_groups, processes)
-
-
-@pytest.mark.parametrize(
-    ("groups", "fault_groups", "processes"), [(16, 16, 8), (16, 0, 16), (0, 4, 2), (5, 3, 1)]
-)
-def test_batches_that_divide_evenly_are_accepted(groups: int, fault_groups: int, processes: int) -> None:
-    check_division(groups, fault_groups, processes)
-
-
-def test_the_refusal_names_a_number_that_is_accepted() -> None:
-    for count in range(1, 40):
-        for processes in range(1, 17):
-            try:
-                check_batch(count, processes)
-            except ConfigError as error:
-                assert count % processes
-                proposed = int(str(error).split("such as ")[1].split(",")[0])
-                check_batch(proposed, processes)
-            else:
-                assert count % processes == 0

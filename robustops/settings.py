@@ -213,7 +213,8 @@ class GRPOSettings:
     token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
     (keep) or left out of the loss (mask); staleness: 1 samples the next step's episodes while this one
     trains, with weights one step older; sync_tolerance: largest difference of log-probs between sampler
-    and trainer after new weights (null: by precision); checkpoint_every: steps.
+    and trainer after new weights (null: by precision); share_prefix: the trainer computes what the episodes
+    of a group have in common once; checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -245,6 +246,7 @@ class GRPOSettings:
     staleness: int = at_least(0, 0)
     sync_tolerance: float | None = at_least(0, None)
     micro_batch_tokens: int = at_least(1, 8192)
+    share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)
 
 

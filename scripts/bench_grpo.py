@@ -6,7 +6,7 @@ Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `mult
 `tools=`, a world here). Both sides sample from one model that knows the formats by heart
 (bench_grpo_work.py), so that all completions have the same length; the token counts of both are compared
 and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen reference,
-the same rows in a forward pass, and every group. Each measurement is a process of its own, ours and TRL's in
+the same number of tokens in a forward pass at most, and every group. Each measurement is a process of its own, ours and TRL's in
 turn; its first step is left out. A step is everything from one optimiser update to the next; sampling
 includes the tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster), ratios of
 memory as well (below 1: ours needs less). `step_memory` leaves out what a process held before its first
@@ -51,7 +51,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each side, in turn")
     parser.add_argument("--steps", type=int, default=2, help="measured steps a process, after a first one")
-    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32, help="of a single-turn completion")
     parser.add_argument("--turns", type=int, default=4, help="tool calls of a multi-turn completion")

@@ -46,6 +46,7 @@ HARMLESS = (
     *("format", "progress", "logger", "monitor", "hardware.name", "hardware.threads"),
     *("model.gradient_checkpointing", "sft.name", "sft.micro_batch_tokens", "sft.checkpoint_every"),
     *("grpo.name", "grpo.micro_batch_tokens", "grpo.checkpoint_every", "grpo.sync_tolerance"),
+    "grpo.share_prefix",
     *("sampler.max_in_flight", "sampler.prefill_tokens", "sampler.memory_fraction", "sampler.api_key_env"),
     *("sampler.timeout_s", "sampler.retries", "sampler.base_url", "sampler.urls", "sampler.sleep_level"),
     *("sampler.weight_transfer", "sampler.sync_folder", "fault.name", "reward.name"),

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """So many consecutive rows of a batch begin with the same `length` tokens."""
+
+    rows: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -15,13 +26,14 @@ class Sequences:
 
     token_ids (batch, seq) long; attention_mask (batch, seq) bool, True = real token; loss_mask
     (batch, seq) bool, True = trained; rows: the place of each row in the list they were made from, -1: a
-    filler, of which nothing is trained.
+    filler, of which nothing is trained; shared: prefixes to compute once, of all rows in turn, empty: none.
     """
 
     token_ids: Tensor
     attention_mask: Tensor
     loss_mask: Tensor
     rows: Tensor
+    shared: tuple[SharedPrefix, ...] = ()
 
     def to(self, device: torch.device) -> Sequences:
         return Sequences(
@@ -29,6 +41,7 @@ class Sequences:
             self.attention_mask.to(device),
             self.loss_mask.to(device),
             self.rows.to(device),
+            self.shared,
         )
 
 
@@ -53,18 +66,27 @@ def rank_micro_batches(lengths: Sequence[int], budget: int, rank: int, size: int
     Where a process has fewer, empty lists fill up; `filler` stands in for those. Work is dealt out so that
     all have about the same number of tokens. With one process: `micro_batches`.
     """
-    shares: list[list[int]] = [[] for _ in range(size)]
-    loads = [0] * size
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        least = loads.index(min(loads))
-        shares[least].append(index)
-        loads[least] += lengths[index]
     plans = [
         [[share[i] for i in batch] for batch in micro_batches([lengths[i] for i in share], budget)]
-        for share in map(sorted, shares)
+        for share in deal(lengths, size)
     ]
-    longest = max(map(len, plans))
-    return plans[rank] + [[]] * (longest - len(plans[rank]))
+    return fill_up(plans, rank, [])
+
+
+def deal(costs: Sequence[int], size: int) -> list[list[int]]:
+    """Indices dealt out, dearest first, each to the share that costs least so far; sorted in each share."""
+    shares: list[list[int]] = [[] for _ in range(size)]
+    loads = [0] * size
+    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        least = loads.index(min(loads))
+        shares[least].append(index)
+        loads[least] += costs[index]
+    return [sorted(share) for share in shares]
+
+
+def fill_up(plans: Sequence[list[T]], rank: int, empty: T) -> list[T]:
+    """The plan of one rank, made as long as the longest."""
+    return plans[rank] + [empty] * (max(map(len, plans)) - len(plans[rank]))
 
 
 def filler() -> Sequences:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from robustops.learning.batching import Sequences
 from robustops.learning.processes import gather_objects
+from robustops.learning.shared_prefix import trained_states
 
 #: Most logits (positions x vocabulary) held at once; 2^25 in float32 are 128 MiB.
 MAX_LOGITS = 2**25
@@ -20,14 +21,21 @@ MAX_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class TokenScores:
-    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats, no gradient."""
+    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats, no gradient;
+    NaN at trained tokens where it was not asked for.
+    """
 
     log_probs: Tensor
     entropy: Tensor
 
 
 def score_tokens(
-    model: PreTrainedModel, batch: Sequences, *, temperature: float = 1.0, max_logits: int = MAX_LOGITS
+    model: PreTrainedModel,
+    batch: Sequences,
+    *,
+    temperature: float = 1.0,
+    max_logits: int = MAX_LOGITS,
+    with_entropy: bool = True,
 ) -> TokenScores:
     """Score the tokens under `loss_mask`, each given the tokens before it.
 
@@ -35,21 +43,27 @@ def score_tokens(
     are more than `max_logits`, they are computed a slice at a time, and again in the backward pass. The
     temperature is that of the sampler, so that ratios compare like with like. Position 0 has no prefix and
     is never scored. A model whose weights are spread over processes (ZeRO-3) is scored by all of them
-    together, each on a batch of its own.
+    together, each on a batch of its own. Prefixes in `batch.shared` are computed once: only for models of
+    which `shared_prefix.can_share` holds.
     """
-    hidden = model.base_model(
-        input_ids=batch.token_ids, attention_mask=batch.attention_mask.long(), use_cache=False
-    ).last_hidden_state
     chosen = batch.loss_mask[:, 1:]
-    states, targets = hidden[:, :-1][chosen], batch.token_ids[:, 1:][chosen]
+    if batch.shared:
+        states = trained_states(model, batch)
+    else:
+        # Padding is on the right, where causal attention does not look: it needs no mask.
+        hidden = model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state
+        states = hidden[:, :-1][chosen]
+    targets = batch.token_ids[:, 1:][chosen]
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     rows = max(1, max_logits // model.config.vocab_size)
     slices = _slices(head, len(states), rows)
     if slices == 1:
-        log_probs, entropy = _score(head, states, targets, temperature)
+        log_probs, entropy = _score(head, states, targets, temperature, with_entropy)
     else:
         scored = [
-            checkpoint(_score, head, states[at:to], targets[at:to], temperature, use_reentrant=False)
+            checkpoint(
+                _score, head, states[at:to], targets[at:to], temperature, with_entropy, use_reentrant=False
+            )
             for at, to in ((number * rows, (number + 1) * rows) for number in range(slices))
         ]
         log_probs, entropy = (torch.cat(columns) for columns in zip(*scored, strict=True))
@@ -65,12 +79,14 @@ def _slices(head: Any, positions: int, rows: int) -> int:
 
 
 def _score(
-    head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, temperature: float
+    head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, temperature: float, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
     """(positions,) log-probs of the targets and entropies."""
     logits = head(states).float() / temperature
     normaliser = torch.logsumexp(logits, dim=-1)
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    if not with_entropy:
+        return log_probs, torch.full_like(log_probs, torch.nan)
     with torch.no_grad():
         entropy = normaliser - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
     return log_probs, entropy

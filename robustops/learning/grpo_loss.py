@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import TrainingError
-from robustops.learning.batching import Sequences, pad, pad_values
+from robustops.learning.batching import Sequences, SharedPrefix, pad, pad_values
 from robustops.learning.finite import first_bad_gradient, first_nonfinite
 from robustops.learning.forward import TokenScores, score_tokens
 from robustops.learning.policy import Reference
@@ -66,10 +66,16 @@ class LossBatch:
     weights: Tensor
 
 
-def make_batch(rows: Sequence[TrainedEpisode], loss: GRPOLoss, device: torch.device) -> LossBatch:
-    """Pad the episodes into one batch."""
+def make_batch(
+    rows: Sequence[TrainedEpisode],
+    loss: GRPOLoss,
+    device: torch.device,
+    shared: tuple[SharedPrefix, ...] = (),
+) -> LossBatch:
+    """Pad the episodes into one batch. shared: the prefixes in it that are computed once."""
     episodes = tuple(row.episode for row in rows)
     sequences = pad([e.token_ids for e in episodes], [e.loss_mask for e in episodes], range(len(episodes)))
+    sequences = replace(sequences, shared=shared)
     width = sequences.token_ids.shape[1]
     sampler = pad_values([episode.old_log_probs for episode in episodes], width).to(device)
     old: Tensor | None = sampler
@@ -147,7 +153,7 @@ def reference_scores(reference: Reference | None, batch: Sequences, temperature:
     if reference is None:
         return None
     with reference.active() as frozen:
-        return score_tokens(frozen, batch, temperature=temperature).log_probs
+        return score_tokens(frozen, batch, temperature=temperature, with_entropy=False).log_probs
 
 
 def explain_gradient(

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import TrainingError
-from robustops.learning.batching import filler, micro_batches, padding_share, rank_micro_batches
+from robustops.learning.batching import filler, rank_micro_batches
 from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
 from robustops.learning.grpo_loss import (
@@ -27,6 +27,7 @@ from robustops.learning.grpo_loss import (
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
 from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
+from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
 from robustops.objectives.advantages import Advantages
 from robustops.objectives.credit import LocalCredit, spread
 from robustops.objectives.losses import episode_token_weights
@@ -51,7 +52,8 @@ Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 class Optimisation:
     """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
     mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
-    forward pass.
+    micro-batch; share_prefix: what the episodes of a group have in common is computed once, where it pays
+    and the model allows it.
     """
 
     learning_rate: float
@@ -63,6 +65,7 @@ class Optimisation:
     epochs: int = 1
     mini_batches: int = 1
     micro_batch_tokens: int = 8192
+    share_prefix: bool = True
 
     @property
     def updates(self) -> int:
@@ -154,12 +157,15 @@ class GRPOModule(PolicyModule):
         """Row numbers with the (tokens,) log-probs of their episodes under the policy as it is; of the rows
         of this process.
         """
-        scored = []
-        for chosen in filter(None, self._micro_batches(rows)):
-            batch = make_batch([rows[i] for i in chosen], self.loss, self.device)
-            with torch.no_grad():
-                scores = score_tokens(self.model, batch.sequences, temperature=self.loss.temperature)
-            for i, values in zip(chosen, scores.log_probs.cpu(), strict=True):
+        scored, temperature = [], self.loss.temperature
+        for part in self._micro_batches(rows, *world()):
+            sequences = filler().to(self.device)
+            if part.rows:
+                own = [rows[i] for i in part.rows]
+                sequences = make_batch(own, self.loss, self.device, part.shared).sequences
+            with torch.no_grad():  # on fillers too: ZeRO-3 wants as many passes of every process
+                scores = score_tokens(self.model, sequences, temperature=temperature, with_entropy=False)
+            for i, values in zip(part.rows, scores.log_probs.cpu(), strict=False):
                 scored.append((i, values[: len(rows[i].episode.token_ids)].clone()))
         return scored
 
@@ -182,9 +188,7 @@ class GRPOModule(PolicyModule):
             metrics |= {
                 "loss": sum(losses) / len(losses),
                 "tokens": float(sum(sum(row.episode.loss_mask) for row in rows)),
-                "padding_share": padding_share(
-                    lengths, micro_batches(lengths, self.optimisation.micro_batch_tokens)
-                ),
+                "padding_share": padding_share(lengths, self._micro_batches(rows)),
                 **policy_statistics(everyone, clip_low=self.loss.clip_low, clip_high=self.loss.clip_high),
                 **sampler_gap(tokens[0].log_probs, tokens[0].sampler_log_probs),
             }
@@ -216,24 +220,37 @@ class GRPOModule(PolicyModule):
             for row, weight, out in zip(rows, weights, masked, strict=True)
         ]
 
-    def _micro_batches(self, rows: Sequence[TrainedEpisode]) -> list[list[int]]:
-        """Row numbers of this process's micro-batches, as many as every process has; empty: a filler."""
-        lengths = [len(row.episode.token_ids) for row in rows]
-        return rank_micro_batches(lengths, self.optimisation.micro_batch_tokens, *world())
+    def _micro_batches(
+        self, rows: Sequence[TrainedEpisode], rank: int = 0, size: int = 1
+    ) -> list[MicroBatch]:
+        """The micro-batches of one process, as many as each of `size` has."""
+        budget, episodes = self.optimisation.micro_batch_tokens, [row.episode for row in rows]
+        models = [self.model] if self.reference is None else [self.model, self.reference.model]
+        if not self.optimisation.share_prefix or not all(map(can_share, models)):
+            plain = rank_micro_batches([len(e.token_ids) for e in episodes], budget, rank, size)
+            return [MicroBatch(tuple(chosen)) for chosen in plain]
+        return plan_micro_batches(
+            [e.token_ids for e in episodes],
+            [e.loss_mask for e in episodes],
+            [(e.case_id, e.condition) for e in episodes],
+            budget,
+            rank,
+            size,
+        )
 
     def _backward(self, step: int, rows: Sequence[TrainedEpisode]) -> tuple[float, list[TrainedTokens]]:
         """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
         tokens: list[TrainedTokens] = []
 
-        def compute(chosen: Sequence[int]) -> Tensor:
-            if not chosen:
+        def compute(part: MicroBatch) -> Tensor:
+            if not part.rows:
                 return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
-            batch = make_batch([rows[i] for i in chosen], self.loss, self.device)
+            batch = make_batch([rows[i] for i in part.rows], self.loss, self.device, part.shared)
             loss, trained = batch_loss(self.model, self.reference, batch, self.loss, step)
             tokens.append(trained)
             return loss
 
-        loss = accumulate(self, [partial(compute, chosen) for chosen in self._micro_batches(rows)])
+        loss = accumulate(self, [partial(compute, part) for part in self._micro_batches(rows, *world())])
         return total([loss])[0], [one for part in gather_objects(tokens) for one in part]
 
     def _update(self, step: int, rows: Sequence[TrainedEpisode], loss: float) -> tuple[float, float]:

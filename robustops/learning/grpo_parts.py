@@ -50,6 +50,7 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
         epochs=grpo.epochs,
         mini_batches=grpo.mini_batches,
         micro_batch_tokens=grpo.micro_batch_tokens,
+        share_prefix=grpo.share_prefix,
     )
 
 

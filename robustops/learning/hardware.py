@@ -76,6 +76,6 @@ def check_share(key: str, count: int, hardware: HardwareSettings) -> None:
     processes = hardware.devices * hardware.num_nodes
     if count < processes:
         raise ConfigError(
-            f"{key}={count} leaves some of the {processes} processes of hardware={hardware.name} without work "
-            f"in every step; set it to {processes} or more, or use fewer devices"
+            f"{key}={count} leaves some of the {processes} processes of hardware={hardware.name} without "
+            f"work in every step; set it to {processes} or more, or use fewer devices"
         )

@@ -8,36 +8,17 @@ tokens share one prefill.
 from __future__ import annotations
 
 import inspect
-import math
 from collections import deque
-from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.hf_session import Session
 from robustops.rollout.prefix_stats import PrefixStats
-from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
+from robustops.rollout.sampler import Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache
-
-
-@dataclass
-class _Session:
-    """One episode in flight. cached: tokens whose keys and values are in the slot."""
-
-    slot: int
-    tokens: list[int] = field(default_factory=list)
-    cached: int = 0
-    request: Request | None = None
-    uniforms: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    new_ids: list[int] = field(default_factory=list)
-    new_log_probs: list[float] = field(default_factory=list)
-
-    @property
-    def pending(self) -> int:
-        return len(self.tokens) - self.cached
 
 
 class HFSampler:
@@ -79,11 +60,14 @@ class HFSampler:
         self._prefixes = PrefixStats()
         self._reset()
 
+    def _empty_cache(self) -> SlotCache:
+        return SlotCache(self.model.config.num_hidden_layers, self.max_in_flight)
+
     def _reset(self) -> None:
-        self._cache = SlotCache(self.model.config.num_hidden_layers, self.max_in_flight)
+        self._cache = self._empty_cache()
         self._free = list(range(self.max_in_flight))[::-1]
         self._queue: deque[Request] = deque()
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, Session] = {}
 
     # the contract -------------------------------------------------------------------------------
     def submit(self, request: Request) -> None:
@@ -97,8 +81,10 @@ class HFSampler:
         waiting = [s for s in active if s.pending > 1]
         decoding = [s for s in active if s.pending == 1]
         training = self.model.training
-        self.model.eval()  # type: ignore[no-untyped-call]
         try:
+            # Both walk all modules, which costs as much as a tenth of a small model's pass.
+            if training:
+                self.model.eval()  # type: ignore[no-untyped-call]
             with torch.inference_mode():
                 self._compact()
                 if waiting and (not decoding or len(waiting) * 6 >= len(active)):
@@ -110,11 +96,14 @@ class HFSampler:
                 "sampler.prefill_tokens or the context limit"
             ) from error
         finally:
-            self.model.train(training)
+            if training:
+                self.model.train()
 
     def release(self, session: int) -> None:
         if (ended := self._sessions.pop(session, None)) is not None:
             self._give_back(ended.slot)
+            if not self._sessions:
+                self._cache = self._empty_cache()  # the trainer has use for the memory
         self._queue = deque(request for request in self._queue if request.session != session)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
@@ -165,7 +154,7 @@ class HFSampler:
         while waiting and (self._free or idle):
             slot = self._free.pop() if self._free else self._sessions.pop(idle.popleft()).slot
             request = waiting.popleft()
-            session = self._sessions[request.session] = _Session(slot)
+            session = self._sessions[request.session] = Session(slot)
             self._begin(session, request)
         self._queue = waiting
 
@@ -187,32 +176,28 @@ class HFSampler:
         self._free.append(slot)
         self._free.sort(reverse=True)
 
-    def _begin(self, session: _Session, request: Request) -> None:
-        old, session.tokens = session.tokens, list(request.token_ids)
-        if session.tokens[: session.cached] != old[: session.cached]:
-            session.cached = 0
-        session.cached = min(session.cached, len(session.tokens) - 1)
+    def _begin(self, session: Session, request: Request) -> None:
+        session.begin(request)
         self._prefixes.add(len(session.tokens), session.cached)
-        session.request = request
-        session.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
-        session.new_ids, session.new_log_probs = [], []
 
-    def _prefill(self, waiting: list[_Session]) -> list[Completion]:
+    def _prefill(self, waiting: list[Session]) -> list[Completion]:
         """Feed all waiting tokens of as many sessions as fit; equal starts are computed once."""
         waiting = sorted(waiting, key=lambda s: s.pending)
-        leaders: dict[tuple[int, ...], _Session] = {}
-        followers: list[tuple[_Session, _Session]] = []
+        leaders: dict[tuple[int, ...], Session] = {}
+        followers: list[tuple[Session, Session]] = []
+        full = False
         for session in waiting:
-            key = tuple(session.tokens)
-            if session.cached == 0 and key in leaders:
+            key = tuple(session.tokens) if session.cached == 0 else (session.slot, -1)
+            if key in leaders:
                 followers.append((session, leaders[key]))
                 continue
-            widest = max(session.pending, max((s.pending for s in leaders.values()), default=0))
-            narrow = widest > 2 * min((s.pending for s in leaders.values()), default=widest) + 64
-            if leaders and ((len(leaders) + 1) * widest > self.prefill_tokens or narrow):
-                break
-            leaders[key if session.cached == 0 else (session.slot, -1)] = session
-        batch = list(leaders.values())
+            # They come sorted: this one would be the widest, and the first one is the narrowest.
+            narrowest = next(iter(leaders.values()), session).pending
+            too_many = (len(leaders) + 1) * session.pending > self.prefill_tokens
+            full = full or (bool(leaders) and (too_many or session.pending > 2 * narrowest + 64))
+            if not full:
+                leaders[key] = session
+        batch = sorted(leaders.values(), key=lambda s: s.slot)  # slots in a row are read without a copy
         logits = self._forward(batch, max(s.pending for s in batch))
         rows = {id(session): row for row, session in enumerate(batch)}
         for session, leader in followers:
@@ -223,86 +208,66 @@ class HFSampler:
         source = [rows[id(s)] for s in batch] + [rows[id(leader)] for _, leader in followers]
         return self._choose(everyone, logits[source])
 
-    def _decode(self, decoding: list[_Session]) -> list[Completion]:
+    def _decode(self, decoding: list[Session]) -> list[Completion]:
         return self._choose(decoding, self._forward(decoding, 1))
 
-    def _forward(self, batch: list[_Session], width: int) -> Tensor:
+    def _forward(self, batch: list[Session], width: int) -> Tensor:
         """Logits (batch, vocabulary) of the token after each session's last one."""
         highest = max(s.slot for s in batch) + 1
         if width == 1 and len(batch) * 3 >= highest:
-            return self._forward_all(batch, highest)
-        rows = torch.tensor([s.slot for s in batch], device=self.device)
-        starts = torch.tensor([s.cached for s in batch], device=self.device)
-        ids = torch.zeros(len(batch), width, dtype=torch.long, device=self.device)
-        last = torch.tensor([s.pending - 1 for s in batch], device=self.device)
-        for row, session in enumerate(batch):
-            ids[row, : session.pending] = torch.tensor(session.tokens[session.cached :])
-        logits = self._logits(ids, rows, starts, last)
+            logits = self._forward_all(batch, highest)
+        else:
+            ids = torch.tensor([s.tokens[s.cached :] + [0] * (width - s.pending) for s in batch])
+            slots, starts = [s.slot for s in batch], [s.cached for s in batch]
+            logits = self._logits(ids, slots, starts, [s.pending - 1 for s in batch])
         for session in batch:
             session.cached = len(session.tokens)
         return logits
 
-    def _forward_all(self, batch: list[_Session], highest: int) -> Tensor:
+    def _forward_all(self, batch: list[Session], highest: int) -> Tensor:
         """One token for every slot below `highest`: idle slots compute in vain, but nothing is copied.
 
         An idle slot writes at its own end, where its next real token will overwrite it.
         """
-        ids = torch.zeros(highest, 1, dtype=torch.long)
-        starts = torch.zeros(highest, dtype=torch.long)
+        ids, starts = [0] * highest, [0] * highest
         for session in self._sessions.values():
             if session.slot < highest:
                 starts[session.slot] = session.cached
         for session in batch:
-            ids[session.slot, 0] = session.tokens[-1]
-        rows = torch.arange(highest, device=self.device)
-        last = torch.zeros(highest, dtype=torch.long, device=self.device)
-        logits = self._logits(ids.to(self.device), rows, starts.to(self.device), last)
-        for session in batch:
-            session.cached = len(session.tokens)
-        return logits[torch.tensor([s.slot for s in batch], device=self.device)]
+            ids[session.slot] = session.tokens[-1]
+        logits = self._logits(torch.tensor(ids)[:, None], list(range(highest)), starts, [0] * highest)
+        slots = [s.slot for s in batch]
+        return logits if slots == list(range(highest)) else logits[torch.tensor(slots, device=self.device)]
 
-    def _logits(self, ids: Tensor, rows: Tensor, starts: Tensor, last: Tensor) -> Tensor:
-        positions, mask = self._cache.aim(rows, starts, ids.shape[1])
+    def _logits(self, ids: Tensor, slots: list[int], starts: list[int], last: list[int]) -> Tensor:
+        """Feed ids (batch, width) to `slots` from positions `starts` on; logits (batch, vocabulary) after
+        the tokens `last` of each row.
+        """
+        self._cache.reserve(max(session.slot for session in self._sessions.values()) + 1)
+        positions, mask = self._cache.aim(slots, starts, ids.shape[1], self.device)
         hidden = self.model.base_model(
-            input_ids=ids,
+            input_ids=ids.to(self.device),
             attention_mask=mask,
             position_ids=positions,
             use_cache=True,
             **{self._cache_name: self._cache},
         ).last_hidden_state
-        chosen = hidden[torch.arange(len(rows), device=self.device), last]
+        chosen = hidden[torch.arange(len(slots), device=self.device), torch.tensor(last, device=self.device)]
         logits: Tensor = self.model.get_output_embeddings()(chosen)  # type: ignore[no-untyped-call]
         return logits.float()
 
-    def _choose(self, batch: list[_Session], logits: Tensor) -> list[Completion]:
+    def _choose(self, batch: list[Session], logits: Tensor) -> list[Completion]:
         """Sample one token for each session; return the messages that are complete."""
         log_probs = torch.log_softmax(logits / (self.temperature or 1.0), dim=-1)
         tokens = log_probs.argmax(dim=-1) if self.temperature == 0 else self._draw(log_probs, batch)
         chosen = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
-        done = []
-        for session, token, log_prob in zip(batch, tokens.tolist(), chosen, strict=True):
-            request = session.request
-            assert request is not None
-            if not math.isfinite(log_prob):
-                session.request = None
-                done.append(Completion(request.session, error=NOT_FINITE))
-                continue
-            session.tokens.append(token)
-            session.new_ids.append(token)
-            session.new_log_probs.append(log_prob)
-            stopped = token in self.stop_ids
-            if stopped or len(session.new_ids) >= request.max_new_tokens:
-                session.request = None
-                done.append(
-                    Completion(request.session, tuple(session.new_ids), tuple(session.new_log_probs), stopped)
-                )
-        return done
+        answers = zip(batch, tokens.tolist(), chosen, strict=True)
+        ended = [session.add(token, log_prob, self.stop_ids) for session, token, log_prob in answers]
+        return [completion for completion in ended if completion is not None]
 
-    def _draw(self, log_probs: Tensor, batch: list[_Session]) -> Tensor:
+    def _draw(self, log_probs: Tensor, batch: list[Session]) -> Tensor:
         """Inverse-CDF sampling from each session's own stream of uniforms."""
-        uniforms = torch.tensor(
-            [s.uniforms[len(s.new_ids)] for s in batch], dtype=torch.float64, device=self.device
-        )
-        cumulative = log_probs.double().exp().cumsum(dim=-1)
+        uniforms = torch.tensor([s.uniform for s in batch], dtype=torch.float64, device=self.device)
+        cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
         targets = uniforms[:, None] * cumulative[:, -1:]
         return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)

@@ -32,16 +32,22 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_initialized = True
 
     def _resized(self, old: Tensor | None, like: Tensor) -> Tensor:
+        """The part that holds nothing yet is zero: a masked NaN would still spoil a product."""
         shape = (self.cursor.slots, like.shape[1], self.cursor.capacity, like.shape[3])
-        new = like.new_zeros(shape)
-        if old is not None:
-            new[:, :, : old.shape[2]] = old
+        if old is None:
+            return like.new_zeros(shape)
+        new = like.new_empty(shape)
+        slots, _, capacity, _ = old.shape
+        new[:slots, :, :capacity] = old
+        new[:slots, :, capacity:] = 0
+        new[slots:] = 0
         return new
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        if self.keys is None or self.keys.shape[2] < self.cursor.capacity:
+        size = (self.cursor.slots, self.cursor.capacity)
+        if self.keys is None or (self.keys.shape[0], self.keys.shape[2]) != size:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
         return self._put(self.keys, key_states), self._put(self.values, value_states)
@@ -49,6 +55,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def _put(self, store: Tensor, states: Tensor) -> Tensor:
         cursor = self.cursor
         store[cursor.rows[:, None], :, cursor.positions] = states.transpose(1, 2)
+        if cursor.length == states.shape[2]:
+            return states  # every slot starts here
         if cursor.contiguous:
             return store[: len(cursor.rows), :, : cursor.length]
         return store[cursor.rows, :, : cursor.length]
@@ -70,11 +78,14 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class SlotCursor:
-    """Which slots the current forward pass feeds, and where; shared by all layers."""
+    """Which slots the current forward pass feeds, and where; shared by all layers.
 
-    def __init__(self, slots: int, capacity: int) -> None:
-        self.slots = slots
-        self.capacity = capacity
+    slots, capacity: the size that the layers have, or take at the pass.
+    """
+
+    def __init__(self) -> None:
+        self.slots = 0
+        self.capacity = 0
         self.rows = torch.zeros(0, dtype=torch.long)
         self.positions = torch.zeros(0, 0, dtype=torch.long)
         self.length = 0
@@ -82,28 +93,40 @@ class SlotCursor:
 
 
 class SlotCache(Cache):
-    """The cache of a whole model; see the module's docstring."""
+    """The cache of a whole model; see the module's docstring.
 
-    GROWTH = 256
+    It takes memory as slots come into use and as they grow longer.
+    """
+
+    GROWTH = 64
 
     def __init__(self, layers: int, slots: int) -> None:
-        self.cursor = SlotCursor(slots, self.GROWTH)
+        self.cursor = SlotCursor()
+        self.most_slots = slots
         super().__init__(layers=[SlotLayer(self.cursor) for _ in range(layers)])
 
-    def aim(self, rows: Tensor, starts: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    def aim(
+        self, rows: list[int], starts: list[int], width: int, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
         """Point the next forward pass at slots `rows` (batch,), continuing at `starts` (batch,).
 
         Returns position_ids (batch, width) and the attention mask (batch, 1, width, length).
         """
         cursor = self.cursor
-        cursor.rows = rows
-        cursor.positions = starts[:, None] + torch.arange(width, device=rows.device)
-        cursor.length = int(starts.max()) + width
-        while cursor.capacity < cursor.length:
-            cursor.capacity += self.GROWTH
-        cursor.contiguous = bool(rows[0] == 0) and bool((rows[1:] - rows[:-1] == 1).all())
-        keys = torch.arange(cursor.length, device=rows.device)
+        cursor.rows = torch.tensor(rows, device=device)
+        cursor.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+        cursor.length = max(starts) + width
+        cursor.contiguous = rows == list(range(len(rows)))
+        self.reserve(max(rows) + 1, cursor.length)
+        keys = torch.arange(cursor.length, device=device)
         return cursor.positions, (keys <= cursor.positions[:, :, None])[:, None]
+
+    def reserve(self, slots: int, length: int = 0) -> None:
+        """Have room for so many slots and tokens from the next pass on."""
+        cursor = self.cursor
+        if slots > cursor.slots:
+            cursor.slots = min(self.most_slots, max(slots, 2 * cursor.slots))
+        cursor.capacity = max(cursor.capacity, -(-length // self.GROWTH) * self.GROWTH)
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         for layer in self.layers:

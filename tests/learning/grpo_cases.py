@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from robustops.learning.data import RolloutTicket
@@ -11,7 +13,7 @@ from robustops.learning.policy import Reference
 from robustops.objectives.advantages import component
 from robustops.records import Group
 from tests.learning.support import Gradients, Metrics, fit, group_of, made_episode, slow_log_probs
-from tests.tiny_model import shake, tiny_model
+from tests.tiny_model import prompt, shake, tiny_model
 
 LOSS = GRPOLoss(kl=0.05, clip_low=0.2, clip_high=0.28)
 
@@ -23,16 +25,26 @@ def reference_model():
     return model.requires_grad_(False)
 
 
-def sampled(seed, spans, length, *, condition="clean", inherited=0, parts=(0.0, 0.0, 0.0)):
-    """A made episode whose old log-probs are the model's own, moved a little to either side."""
-    made = made_episode(spans, length, seed=seed)
+def sampled(seed, spans, length, *, condition="clean", inherited=0, parts=(0.0, 0.0, 0.0), begin=()):
+    """A made episode whose old log-probs are the model's own, moved a little to either side.
+
+    begin: its first tokens.
+    """
+    ids = (*begin, *prompt(length, seed)[len(begin) :])
     with torch.no_grad():
-        own = slow_log_probs(tiny_model(seed=3, width=32), made.token_ids)
+        own = slow_log_probs(tiny_model(seed=3, width=32), ids)
     moves = torch.randn(len(own), generator=torch.Generator().manual_seed(seed)) * 0.4
-    old = [0.0, *(own + moves).tolist()]
-    return made_episode(
-        spans, length, seed=seed, condition=condition, inherited=inherited, parts=parts, old=old, index=seed
+    made = made_episode(
+        spans,
+        length,
+        seed=seed,
+        condition=condition,
+        inherited=inherited,
+        parts=parts,
+        old=[0.0, *(own + moves).tolist()],
+        index=seed,
     )
+    return dataclasses.replace(made, token_ids=ids)
 
 
 def groups() -> list[Group]:
@@ -45,6 +57,25 @@ def groups() -> list[Group]:
         sampled(3, [(4, 8), (12, 14)], 14, condition="fault", inherited=1, parts=(0.0, -0.5, 0.0)),
         sampled(4, [(4, 8), (12, 30)], 33, condition="fault", inherited=1, parts=(1.0, 0.5, 0.5)),
         sampled(5, [(4, 8), (12, 13), (16, 19)], 22, condition="fault", inherited=1),
+    ]
+    return [group_of(*clean), group_of(*fault)]
+
+
+def sharing_groups() -> list[Group]:
+    """As `groups`, but members begin alike: the clean ones up to the first reply of 40 tokens on, those of
+    the fault group up to token 50, past an inherited reply; one has a single token of its own.
+    """
+    prompts = prompt(40, seed=50), prompt(50, seed=51)
+    clean = [
+        sampled(1, [(40, 45), (48, 54)], 54, parts=(1.0, 0.5, 1.0), begin=prompts[0]),
+        sampled(2, [(40, 43), (49, 53)], 59, parts=(0.0, 0.25, 0.0), begin=prompts[0]),
+        sampled(6, [(40, 41)], 41, begin=prompts[0]),
+    ]
+    options = {"condition": "fault", "inherited": 1, "begin": prompts[1]}
+    fault = [
+        sampled(3, [(40, 44), (52, 54)], 54, parts=(0.0, -0.5, 0.0), **options),
+        sampled(4, [(40, 44), (50, 70)], 73, parts=(1.0, 0.5, 0.5), **options),
+        sampled(5, [(40, 44), (51, 53), (56, 59)], 62, **options),
     ]
     return [group_of(*clean), group_of(*fault)]
 

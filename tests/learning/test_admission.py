@@ -62,6 +62,7 @@ def test_without_a_change_nothing_is_said():
         {"hardware__threads": 3},
         {"grpo__checkpoint_every": 1},
         {"grpo__micro_batch_tokens": 512},
+        {"grpo__share_prefix": False},
         {"sampler__max_in_flight": 2},
         {"evaluation__policies": ["base"]},
         {"domain__test": 7},

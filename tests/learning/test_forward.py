@@ -87,3 +87,22 @@ def test_the_gradient_is_that_of_the_full_log_softmax(model):
 def test_entropy_carries_no_gradient(model):
     scores = score_tokens(model, batch_of([7]))
     assert scores.log_probs.requires_grad and not scores.entropy.requires_grad
+
+
+def test_a_batch_without_its_padding_mask_is_scored_the_same(model):
+    batch = batch_of([21, 5, 13])
+    hidden = model.base_model(batch.token_ids, attention_mask=batch.attention_mask.long()).last_hidden_state
+    states, targets = hidden[:, :-1][batch.loss_mask[:, 1:]], batch.token_ids[:, 1:][batch.loss_mask[:, 1:]]
+    masked = model.get_output_embeddings()(states).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    scored = score_tokens(model, batch).log_probs[:, 1:][batch.loss_mask[:, 1:]]
+    torch.testing.assert_close(scored, masked, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("max_logits", [2**25, 1024])
+def test_the_entropy_can_be_left_out(model, max_logits):
+    batch = batch_of([13, 9])
+    whole = score_tokens(model, batch, max_logits=max_logits)
+    scores = score_tokens(model, batch, max_logits=max_logits, with_entropy=False)
+    assert torch.equal(scores.log_probs, whole.log_probs)
+    scored = whole.entropy != 0
+    assert scored.any() and scores.entropy[scored].isnan().all() and not scores.entropy[~scored].any()

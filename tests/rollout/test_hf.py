@@ -210,3 +210,51 @@ def test_an_attention_that_cannot_mask_slots_is_refused(model):
     model.config._attn_implementation = "eager"
     with pytest.raises(ConfigError, match="sdpa"):
         HFSampler(model, STOPS)
+
+
+def test_equal_contexts_are_prefilled_once_where_the_pass_has_no_room_for_others(model, monkeypatch):
+    """Members of two groups of one length arrive in turn, and a pass takes in one of the two contexts."""
+    sampler = HFSampler(model, STOPS, max_in_flight=8, prefill_tokens=40)
+    rows = []
+    original = sampler._logits
+    monkeypatch.setattr(
+        sampler,
+        "_logits",
+        lambda ids, *o: rows.extend([len(ids)] * (ids.shape[1] > 1)) or original(ids, *o),
+    )
+    requests = [Request(i, prompt(30, seed=i % 2), 6, seed=i) for i in range(8)]
+    answers = drain(sampler, requests)
+    assert rows == [1, 1]
+    assert largest_gap(model, requests, answers, 1.0) < 1e-4
+
+
+def cached_bytes(sampler: HFSampler) -> int:
+    layers = sampler._cache.layers
+    stored = [store for layer in layers for store in (layer.keys, layer.values) if store is not None]
+    return sum(store.nbytes for store in stored)
+
+
+def test_the_cache_takes_no_memory_once_the_last_session_is_released(model):
+    sampler = HFSampler(model, STOPS, max_in_flight=4)
+    requests = requests_of(3)
+    before = drain(sampler, requests)
+    for request in requests:
+        assert cached_bytes(sampler) > 0
+        sampler.release(request.session)
+    assert cached_bytes(sampler) == 0
+    assert drain(sampler, requests) == before, "to the last bit"
+
+
+def test_the_cache_grows_with_the_open_sessions_and_keeps_what_it_holds(model, monkeypatch):
+    sampler = HFSampler(model, set(), max_in_flight=100)
+    first = Request(0, prompt(30, seed=1), 5, seed=1)
+    answer = drain(sampler, [first])[0]
+    one = cached_bytes(sampler)
+    drain(sampler, [Request(i, prompt(20 + i, seed=i), 5, seed=i) for i in range(1, 5)])
+    assert one < cached_bytes(sampler) <= 8 * one
+    widths = []
+    original = sampler._logits
+    monkeypatch.setattr(sampler, "_logits", lambda ids, *o: widths.append(ids.shape[1]) or original(ids, *o))
+    second = [Request(0, first.token_ids + answer.token_ids + prompt(4, seed=4), 10, seed=4)]
+    assert largest_gap(model, second, drain(sampler, second), 1.0) < 1e-4
+    assert max(widths) == 5, "four new tokens and the last sampled one"

@@ -6,8 +6,8 @@ Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `mult
 `tools=`, a world here). Both sides sample from one model that knows the formats by heart
 (bench_grpo_work.py), so that all completions have the same length; the token counts of both are compared
 and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen reference,
-the same number of tokens in a forward pass at most, and every group. Each measurement is a process of its own, ours and TRL's in
-turn; its first step is left out. A step is everything from one optimiser update to the next; sampling
+at most as many tokens in a forward pass, and every group. Each measurement is a process of its own, ours
+and TRL's in turn; its first step is left out. A step is everything from one optimiser update to the next; sampling
 includes the tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster), ratios of
 memory as well (below 1: ours needs less). `step_memory` leaves out what a process held before its first
 step, i.e. imports and the model. `cpu` compares processor seconds, which a busy machine disturbs less.

@@ -7,10 +7,10 @@ Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `mult
 (bench_grpo_work.py), so that all completions have the same length; the token counts of both are compared
 and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen reference,
 at most as many tokens in a forward pass, and every group. Each measurement is a process of its own, ours
-and TRL's in turn; its first step is left out. A step is everything from one optimiser update to the next; sampling
-includes the tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster), ratios of
-memory as well (below 1: ours needs less). `step_memory` leaves out what a process held before its first
-step, i.e. imports and the model. `cpu` compares processor seconds, which a busy machine disturbs less.
+and TRL's in turn; its first step is left out. A step is everything from one optimiser update to the next;
+sampling includes the tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster),
+ratios of memory as well (below 1: ours needs less). `step_memory` leaves out what a process held before its
+first step, i.e. imports and the model. `cpu` compares processor seconds, which a busy machine disturbs less.
 """
 
 from __future__ import annotations

@@ -117,9 +117,3 @@ def pad_values(values: Sequence[Sequence[float]], width: int) -> Tensor:
     for row, numbers in enumerate(values):
         padded[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.float32)
     return padded
-
-
-def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> float:
-    """Share of the padded tokens that is padding."""
-    padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
-    return 1 - sum(lengths) / padded if padded else 0.0

@@ -89,16 +89,6 @@ def connected(accelerator: str, size: int) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def split(items: Sequence[T], part: int, size: int) -> list[T]:
-    """Part number `part` of `size`: consecutive items, as many as in any other part, or one more.
-
-    All parts, one after another, are `items`.
-    """
-    share, rest = divmod(len(items), size)
-    start = part * share + min(part, rest)
-    return list(items[start : start + share + (part < rest)])
-
-
 def gather_objects(items: Sequence[T]) -> list[list[T]]:
     """The items of every process, in order of rank; each process gets the same lists.
 

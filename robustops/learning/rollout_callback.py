@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from robustops.learning.adapters import merged_weights
 from robustops.learning.data import RolloutTicket
 from robustops.learning.groups import GroupMaker, StepGroups
-from robustops.learning.samplers import named_weights
 from robustops.learning.strategies import gathered
 from robustops.learning.sync_probe import SyncProbe
 from robustops.records import Episode
 from robustops.rollout.episode import EpisodeRun
-from robustops.rollout.sampler import CountsPrefixes, NamedWeights, Sampler, Sleeps
+from robustops.rollout.sampler import CountsPrefixes, Sampler, Sleeps
 
 
 class RolloutCallback(Callback):
@@ -31,8 +30,6 @@ class RolloutCallback(Callback):
     ahead: sample the next step's episodes while this step trains. The sampler must then have weights of its
     own; an episode's weights are one step old when it is trained on, never older. A checkpoint waits for
     the sampling that goes on and takes its result along.
-
-    weights: the module's weights by name, for the sampler.
     """
 
     def __init__(
@@ -42,12 +39,10 @@ class RolloutCallback(Callback):
         *,
         probe: SyncProbe | None = None,
         ahead: bool = False,
-        weights: Callable[[Any], NamedWeights] = named_weights,
     ) -> None:
         self.maker = maker
         self.sampler = sampler
         self.probe = probe
-        self.weights = weights
         self.sampled: StepGroups = StepGroups()
         self._ahead = _Ahead(maker) if ahead else None
         self._gap: float | None = None
@@ -99,7 +94,7 @@ class RolloutCallback(Callback):
         """New weights for the sampler; the probe then tells whether they have arrived."""
         model: Any = pl_module.model
         with gathered(model):
-            self.sampler.sync(self.weights(model), trainer.global_step)
+            self.sampler.sync(merged_weights(model), trainer.global_step)
         if self.probe is not None:
             with trainer.precision_plugin.forward_context():
                 self._gap = self.probe.check(self.sampler, model, pl_module.device, trainer.global_step)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from robustops.errors import ConfigError, SamplerError, unknown_name
 from robustops.learning.adapters import merged_weights, plain_copy
 from robustops.learning.policy import Policy
 from robustops.learning.processes import barrier, gather_objects, world
-from robustops.rollout.sampler import NamedWeights, Sampler
+from robustops.rollout.sampler import Sampler
 from robustops.settings import ModelSettings, SamplerSettings
 from robustops.worlds.domain import Domain
 
@@ -84,7 +84,7 @@ class SamplerPool:
 
         if isinstance(self._kept, VLLMSampler):
             self._kept.temperature = temperature
-            self._kept.sync(named_weights(policy.model), 0)
+            self._kept.sync(merged_weights(policy.model), 0)
             return self._kept
         engine: dict[str, float] = {}
         if torch.cuda.is_available():
@@ -111,7 +111,7 @@ class SamplerPool:
             folder = Path(settings.sync_folder or self.work_dir / "engine_weights")
             if world().rank == 0:
                 config.save_pretrained(folder)
-            shapes = {name: tuple(tensor.shape) for name, tensor in named_weights(policy.model)}
+            shapes = {name: tuple(tensor.shape) for name, tensor in merged_weights(policy.model)}
             self._kept = VLLMServerSampler(
                 settings.urls,
                 ServedModel(shapes, _tied(config), config.get_text_config().vocab_size),
@@ -131,13 +131,8 @@ class SamplerPool:
                     f"{self.model.context_tokens}"
                 )
         self._kept.temperature = temperature
-        self._kept.sync(named_weights(policy.model), 0)
+        self._kept.sync(merged_weights(policy.model), 0)
         return self._kept
-
-
-def named_weights(model: PreTrainedModel) -> NamedWeights:
-    """Name and tensor of every weight, adapters merged into them, tied ones once."""
-    return merged_weights(model)
 
 
 def _tied(config: PreTrainedConfig) -> bool:

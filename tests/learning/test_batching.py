@@ -12,7 +12,6 @@ from robustops.learning.batching import (
     micro_batches,
     pad,
     pad_values,
-    padding_share,
     rank_micro_batches,
 )
 
@@ -101,13 +100,6 @@ def test_pad_values_by_hand():
     values = pad_values([[0.5, -1.0], [2.0]], width=3)
     assert values.tolist() == [[0.5, -1.0, 0.0], [2.0, 0.0, 0.0]]
     assert values.dtype == torch.float32
-
-
-def test_padding_share_by_hand():
-    # Rows 4 and 2 padded to 4: 8 cells for 6 tokens; row 10 alone: 10 of 10. 16 tokens in 18 cells.
-    assert padding_share([4, 2, 10], [[0, 1], [2]]) == pytest.approx(1 - 16 / 18)
-    assert padding_share([3, 3], [[0, 1]]) == 0
-    assert padding_share([], []) == 0
 
 
 def test_sequences_move_as_a_whole():

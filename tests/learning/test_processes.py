@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from robustops.errors import ConfigError
 from robustops.learning.processes import (
@@ -13,17 +11,9 @@ from robustops.learning.processes import (
     gather_objects,
     leads,
     rank,
-    split,
     total,
     world,
 )
-
-
-@given(st.lists(st.integers()), st.integers(1, 9))
-def test_the_parts_of_all_ranks_are_the_whole_and_equal_in_size(items, size):
-    parts = [split(items, part, size) for part in range(size)]
-    assert [item for part in parts for item in part] == items
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_process_alone_gathers_from_itself():

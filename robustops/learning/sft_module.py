@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -82,7 +83,9 @@ class SFTModule(PolicyModule):
     def _weights(batch: DemonstrationBatch, rows: Tensor, width: int) -> Tensor:
         """Token weights (batch, seq) of a micro-batch; the weights of a trajectory sum to one."""
         chosen = [batch.demonstrations[row] if row >= 0 else None for row in rows.tolist()]
-        values = [[] if d is None else sft_token_weights(d.loss_mask, d.decisions).tolist() for d in chosen]
+        values: list[Sequence[float] | Tensor] = [
+            [] if d is None else sft_token_weights(d.loss_mask, d.decisions) for d in chosen
+        ]
         return pad_values(values, width)
 
     def on_train_start(self) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import (
@@ -29,7 +28,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from robustops.errors import ConfigError
 from robustops.learning.adapters import add_lora
 from robustops.learning.sizing import ModelSize
-from robustops.resources import data_dir
+from robustops.resources import model_folder
 from robustops.settings import LoRASettings, ModelSettings
 
 #: PyTorch's fused attention without a mask, as for a batch without padding. (transformers makes the whole
@@ -70,13 +69,10 @@ def _folder(settings: ModelSettings) -> Path | None:
         if not (Path(settings.checkpoint) / "config.json").is_file():
             raise ConfigError(f"no model in {settings.checkpoint} (no config.json); correct model.checkpoint")
         return Path(settings.checkpoint)
-    if settings.source == "folder":
-        folder = data_dir() / "models" / settings.name
-        return folder if (folder / "config.json").is_file() else None
-    if settings.source == "hub" and settings.hub_id is not None:
-        found = try_to_load_from_cache(settings.hub_id, "config.json")
-        return Path(found).parent if isinstance(found, str) else None
-    return None
+    if settings.source == "gguf_package":
+        return None  # reading a GGUF file takes longer than all the rest
+    folder = model_folder(settings)
+    return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
 def _from_architecture(settings: ModelSettings) -> PreTrainedConfig:

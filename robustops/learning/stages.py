@@ -31,6 +31,7 @@ from robustops.learning.rollout_callback import RolloutCallback
 from robustops.learning.run import Run
 from robustops.learning.samplers import TRAINABLE
 from robustops.learning.sft_module import SFTModule
+from robustops.learning.sizing import sft_steps
 from robustops.learning.strategies import make_strategy
 from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
@@ -51,8 +52,7 @@ def train_sft(run: Run, settings: TrainSettings, policy: Policy) -> None:
     sft = settings.sft
     demonstrations = _demonstrations(run, settings, policy)
     size = min(sft.batch_trajectories, len(demonstrations))
-    steps = -(-sft.epochs * len(demonstrations) // size)
-    steps = steps if sft.max_steps is None else min(steps, sft.max_steps)
+    steps = sft_steps(len(demonstrations), size, sft.epochs, sft.max_steps)
     seed = child_seed(settings.seed, "sft")
     schedule = DemonstrationSchedule(demonstrations, size, sft.micro_batch_tokens, seed, world())
     module = SFTModule(

@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, Strateg
 from torch import Tensor
 
 from robustops.learning.hardware import ZERO, group_size, tell_deepspeed
-from robustops.learning.processes import PATIENCE, leads
+from robustops.learning.processes import PATIENCE, leads, partitioned
 from robustops.settings import HardwareSettings
 
 #: Gradient elements reduced, and parameter elements gathered, at once.
@@ -101,7 +101,7 @@ def gathered(module: torch.nn.Module) -> Iterator[None]:
 
     Every process must enter and leave it together with the others.
     """
-    parts = [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
+    parts = partitioned(module)
     if not parts:
         yield
         return

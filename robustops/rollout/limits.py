@@ -1,8 +1,35 @@
-"""What an engine must not be asked."""
+"""What an engine is asked, and what it must not be."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 from robustops.rollout.sampler import Request
+
+
+def sampling_values(request: Request, temperature: float, stop_ids: Collection[int]) -> dict[str, Any]:
+    """VLLM's sampling parameters of a request: nothing truncated, the log-prob of the sampled token alone."""
+    return {
+        "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_tokens": request.max_new_tokens,
+        "seed": request.seed,
+        "logprobs": 0,
+        # The model's own end-of-text ids are not ours: only `stop_ids` end a message.
+        "ignore_eos": True,
+        "stop_token_ids": sorted(stop_ids),
+        "detokenize": False,
+        "skip_special_tokens": False,
+    }
+
+
+def whole_prompt_tokens(max_model_len: int | None) -> int:
+    """Most prompt tokens of an engine step on a CPU, where no prompt may be read in pieces: between them vLLM
+    sets a request's random generator back, which a CPU generator cannot do.
+    """
+    return max(8192, max_model_len or 0)
 
 
 def unfit(request: Request, *, holds: int, vocab_size: int, remedy: str) -> str | None:

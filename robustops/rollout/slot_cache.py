@@ -7,11 +7,22 @@ tokens and masked until then.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """Under which name a model's forward pass takes its cache.
+
+    The name changed in transformers 5.2x; some models still have the old one.
+    """
+    known = inspect.signature(model.base_model.forward).parameters
+    return "cache" if "cache" in known else "past_key_values"
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from robustops.errors import ConfigError, SamplerError
-from robustops.rollout.limits import unfit
+from robustops.rollout.limits import sampling_values, unfit, whole_prompt_tokens
 from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.process_state import process_state_kept
 from robustops.rollout.sampler import NOT_FINITE, Completion, NamedWeights, Request
@@ -227,20 +227,8 @@ class VLLMSampler:
     def _sampling(self, request: Request) -> Any:
         from vllm.sampling_params import RequestOutputKind
 
-        return self._params(
-            temperature=self.temperature,
-            top_p=1.0,
-            top_k=0,
-            max_tokens=request.max_new_tokens,
-            seed=request.seed,
-            logprobs=0,
-            # The model's own end-of-text ids are not ours: only `stop_ids` end a message.
-            ignore_eos=True,
-            stop_token_ids=sorted(self.stop_ids),
-            detokenize=False,
-            skip_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        values = sampling_values(request, self.temperature, self.stop_ids)
+        return self._params(**values, output_kind=RequestOutputKind.FINAL_ONLY)
 
     def _dead(self, what: str, error: Exception) -> SamplerError:
         return SamplerError(
@@ -253,12 +241,12 @@ class VLLMSampler:
 def _for_this_device(max_model_len: int | None, *, sleeps: bool) -> dict[str, Any]:
     """Engine arguments of a CUDA device, or of a CPU.
 
-    On a CPU no prompt may be read in pieces: between them vLLM sets a request's random generator back,
-    which a CPU generator cannot do. Memory that sleeps is a CUDA matter: on a CPU vLLM keeps it.
+    On a CPU prompts are read whole, see `whole_prompt_tokens`. Memory that sleeps is a CUDA matter: on a CPU
+    vLLM keeps it.
     """
     if torch.cuda.is_available():
         return {"enable_sleep_mode": sleeps}
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, max_model_len or 0)}
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": whole_prompt_tokens(max_model_len)}
 
 
 def _start(folder: str, arguments: dict[str, Any]) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ import httpx2
 import torch
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.limits import whole_prompt_tokens
 
 _MODULE = "vllm.entrypoints.launchers.api_server.entry"
 _GRACE = 15.0
@@ -56,8 +57,7 @@ def server_command(
     if max_model_len is not None:
         flags += f" --max-model-len {max_model_len}"
     if not torch.cuda.is_available():
-        # On a CPU no prompt may be read in pieces, see `robustops.rollout.vllm`.
-        flags += f" --no-enable-chunked-prefill --max-num-batched-tokens {max(8192, max_model_len or 0)}"
+        flags += f" --no-enable-chunked-prefill --max-num-batched-tokens {whole_prompt_tokens(max_model_len)}"
     return [sys.executable, "-m", _MODULE, *shlex.split(flags), *arguments]
 
 
@@ -92,7 +92,7 @@ def serve(
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder} (config.json is missing); give a transformers folder")
-    port = _free_port(host) if port is None else port
+    port = free_port(host) if port is None else port
     command = server_command(
         folder,
         port,
@@ -145,7 +145,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """A port of this address that nobody listens on; the address "" stands for all of them."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

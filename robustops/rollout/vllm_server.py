@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from robustops.errors import ConfigError, SamplerError, unknown_name
-from robustops.rollout.limits import unfit
+from robustops.rollout.limits import sampling_values, unfit
 from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.replicas import Failure, Replicas, Reply
 from robustops.rollout.routes import Routes
@@ -205,19 +205,7 @@ class VLLMServerSampler:
         self._replicas.post("/resume")
 
     def _body(self, request: Request) -> Reply:
-        sampling = {
-            "temperature": self.temperature,
-            "top_p": 1.0,
-            "top_k": 0,
-            "max_tokens": request.max_new_tokens,
-            "seed": request.seed,
-            "logprobs": 0,
-            # The model's own end-of-text ids are not ours: only `stop_ids` end a message.
-            "ignore_eos": True,
-            "stop_token_ids": self.stop_ids,
-            "detokenize": False,
-            "skip_special_tokens": False,
-        }
+        sampling = sampling_values(request, self.temperature, self.stop_ids)
         return {"token_ids": list(request.token_ids), "sampling_params": sampling}
 
     def _completion(self, request: Request, outcome: Reply | Failure) -> Completion:

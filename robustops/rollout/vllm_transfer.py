@@ -14,6 +14,7 @@ import torch
 
 from robustops.errors import ConfigError, SamplerError
 from robustops.rollout.replicas import Replicas, Reply
+from robustops.rollout.vllm_serve import free_port
 from robustops.rollout.weights import write_weights
 
 TRANSFERS = ("disk", "nccl")
@@ -110,7 +111,7 @@ class NCCLTransfer:
             ) from error
         sizes = [int(reply["world_size"]) for reply in self._replicas.get("/get_world_size")]
         host = _address_towards(self._replicas.urls[0])
-        info = NCCLTrainerInitInfo(host, _free_port(), 1 + sum(sizes), rank=0)
+        info = NCCLTrainerInitInfo(host, free_port(""), 1 + sum(sizes), rank=0)
         return WeightTransferTrainerFactory.trainer_init(
             info, client=_AllReplicas(self._replicas, sizes), source=self._source.as_vllm()
         )
@@ -171,9 +172,3 @@ def _address_towards(url: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
         return str(probe.getsockname()[0])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -9,7 +9,7 @@ was refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +37,12 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     if body.get("format") != FORMAT:
         raise ConfigError(f"{path} has format {body.get('format')}, this version reads format {FORMAT}")
     return body
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every setting in nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

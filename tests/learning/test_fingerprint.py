@@ -19,10 +19,10 @@ from robustops.learning.fingerprint import (
     Fingerprint,
     fingerprint,
     folder_digest,
-    model_folder,
     tasks_digest,
 )
 from robustops.records import DatabaseSpec
+from robustops.resources import model_folder
 from robustops.settings import DomainSettings, EvaluationSettings, ModelSettings, TrainSettings
 from robustops.tasks.opening import open_catalog
 from robustops.worlds.domain import get_domain

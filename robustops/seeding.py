@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,11 +25,14 @@ def shuffled_passes(places: range, size: int, seed: int, *names: str | int) -> l
 
     Every pass is a permutation of its own, which depends on the root seed, the names and its number only.
     """
-    orders: dict[int, list[int]] = {}
-    for number in {place // size for place in places}:
-        orders[number] = list(range(size))
-        generator(seed, *names, number).shuffle(orders[number])
-    return [orders[place // size][place % size] for place in places]
+    return [_order(size, seed, (*names, place // size))[place % size] for place in places]
+
+
+@lru_cache(maxsize=8)
+def _order(size: int, seed: int, names: tuple[str | int, ...]) -> tuple[int, ...]:
+    order = list(range(size))
+    generator(seed, *names).shuffle(order)
+    return tuple(order)
 
 
 def array_generator(seed: int, *names: str | int) -> np.random.Generator:

@@ -204,7 +204,8 @@ class GRPOSettings:
     """Reinforcement stage. groups, fault_groups: clean and fault groups a step, of group_size episodes;
     refill_rounds: extra rounds of sampling for groups without signal; dynamic_sampling: false trains on
     these, too; zero_signal_wait: steps until a silent case may return (null: never), zero_signal_capacity:
-    how many wait at most; whiten: z-score over the batch; epochs, mini_batches: a step takes
+    how many wait at most; case_draw: every case in turn (even), or those of templates whose groups compare
+    something more often (signal); whiten: z-score over the batch; epochs, mini_batches: a step takes
     epochs x mini_batches optimiser updates on its episodes;
     schedule: of the learning rate after warmup_steps, constant | linear (to a tenth); adam_epsilon: see
     `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
@@ -226,6 +227,7 @@ class GRPOSettings:
     dynamic_sampling: bool = True
     zero_signal_wait: int | None = at_least(1, 10)
     zero_signal_capacity: int = at_least(1, 256)
+    case_draw: str = one_of("even", "signal")
     whiten: bool = True
     epochs: int = at_least(1, 1)
     mini_batches: int = at_least(1, 1)

@@ -51,6 +51,8 @@ DESIGN = {
     "logger": {"csv", "tensorboard", "wandb", "none"},
     "experiment": {"quickstart", "smoke", "sft_4b", "grpo_4b", "grpo_120", "ablation_reward_norm"},
 }
+#: Groups whose choices set keys of several sections.
+GLOBAL = ("experiment", "ablation")
 GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((conf_dir() / group).glob("*.yaml"))]
 
@@ -117,11 +119,11 @@ def test_every_choice_composes_in_every_command_that_has_the_group(group: str, c
                 validate(settings)
         else:
             validate(settings)
-        if group != "experiment" and hasattr(getattr(settings, group), "name"):
+        if group not in GLOBAL and hasattr(getattr(settings, group), "name"):
             assert getattr(settings, group).name == choice
 
 
-@pytest.mark.parametrize(("group", "choice"), [pair for pair in CHOICES if pair[0] != "experiment"])
+@pytest.mark.parametrize(("group", "choice"), [pair for pair in CHOICES if pair[0] not in GLOBAL])
 def test_choices_set_known_keys_only_and_their_types_fit(group: str, choice: str) -> None:
     section = typing.get_type_hints(TrainSettings)[group]
     written = yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
@@ -184,6 +186,33 @@ def test_the_ablation_is_the_quickstart_swept_over_order_and_seed() -> None:
     assert settings_of("train", "experiment=ablation_reward_norm") == settings_of(
         "train", "experiment=quickstart"
     )
+
+
+@pytest.mark.parametrize(
+    ("ablation", "path", "value"),
+    [
+        ("aggregate", "reward_norm.name", "aggregate"),
+        ("no_local_credit", "grpo.credit.enabled", False),
+        ("no_return", "grpo.zero_signal_wait", None),
+        ("success_only", "reward.progress", 0.0),
+    ],
+)
+def test_an_ablation_leaves_one_piece_of_the_recipe_out(ablation: str, path: str, value: Any) -> None:
+    full = composed("train", "experiment=quickstart", "ablation=full")
+    assert full == composed("train", "experiment=quickstart")
+    other = composed("train", "experiment=quickstart", f"ablation={ablation}")
+    assert OmegaConf.select(other, path) == value != OmegaConf.select(full, path)
+    section = path.rsplit(".", 1)[0].split(".")[0]
+    assert {key for key in full if full[key] != other[key]} == {section}
+
+
+def test_the_ablation_sweep_starts_short_grpo_runs_from_one_policy() -> None:
+    settings = settings_of("train", "experiment=ablation_recipe", "model.checkpoint=somewhere")
+    assert settings.stages == ["grpo"] and settings.evaluation.policies == ["grpo"]
+    assert (settings.grpo.steps, settings.grpo.refill_rounds, settings.grpo.zero_signal_wait) == (12, 1, 3)
+    written = yaml.safe_load((conf_dir() / "experiment" / "ablation_recipe.yaml").read_text(encoding="utf-8"))
+    variants = written["hydra"]["sweeper"]["params"]["ablation"].split(",")
+    assert sorted(variants) == sorted(choice for group, choice in CHOICES if group == "ablation")
 
 
 def test_overrides_win_over_an_experiment_and_the_experiment_over_the_root() -> None:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+#: Most padding of a forward pass, as a share of its tokens.
+MAX_PADDING = 0.08
+
 
 @dataclass(frozen=True)
 class SharedPrefix:
@@ -48,15 +51,20 @@ class Sequences:
 def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Indices cut into batches whose padded size (rows x longest) stays within `budget` tokens.
 
-    Sorted by length, so that padding is small; a sequence longer than the budget is alone in its batch.
+    Sorted by length, and closed before more than `MAX_PADDING` of a batch is padding; a sequence longer
+    than the budget is alone in its batch.
     """
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
+    real = 0
     for index in order:
-        if batches and (len(batches[-1]) + 1) * lengths[index] <= budget:
+        real += lengths[index]
+        padded = (len(batches[-1]) + 1) * lengths[index] if batches else 0
+        if batches and padded <= budget and padded - real <= MAX_PADDING * padded:
             batches[-1].append(index)
         else:
             batches.append([index])
+            real = lengths[index]
     return batches
 
 
@@ -111,9 +119,9 @@ def pad(
     return Sequences(ids, attention, loss, torch.tensor(list(rows)))
 
 
-def pad_values(values: Sequence[Sequence[float]], width: int) -> Tensor:
+def pad_values(values: Sequence[Sequence[float] | Tensor], width: int) -> Tensor:
     """Per-token numbers (batch, width), zero where padded."""
     padded = torch.zeros(len(values), width)
     for row, numbers in enumerate(values):
-        padded[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.float32)
+        padded[row, : len(numbers)] = torch.as_tensor(numbers, dtype=torch.float32)
     return padded

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from robustops.learning.batching import Sequences
-from robustops.learning.processes import gather_objects
+from robustops.learning.processes import gather_objects, partitioned
 from robustops.learning.shared_prefix import trained_states
 
 #: Most logits (positions x vocabulary) held at once; 2^25 in float32 are 128 MiB.
@@ -73,7 +73,7 @@ def score_tokens(
 def _slices(head: Any, positions: int, rows: int) -> int:
     """Calls of the head. Processes that it is spread over must all call it as often, some on nothing."""
     slices = max(1, -(-positions // rows))
-    if any(hasattr(parameter, "ds_id") for parameter in head.parameters()):
+    if partitioned(head):
         slices = max(max(part) for part in gather_objects([slices]))
     return slices
 
@@ -82,14 +82,17 @@ def _score(
     head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, temperature: float, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
     """(positions,) log-probs of the targets and entropies."""
-    logits = head(states).float() / temperature
-    normaliser = torch.logsumexp(logits, dim=-1)
-    log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    logits = head(states).float()
+    if temperature != 1:
+        logits = logits / temperature
+    # The exp kernel of logsumexp takes 15 times as long where probabilities underflow; this one does not.
+    log_probs = torch.log_softmax(logits, dim=-1)
+    chosen = log_probs.gather(-1, targets[:, None])[:, 0]
     if not with_entropy:
-        return log_probs, torch.full_like(log_probs, torch.nan)
+        return chosen, torch.full_like(chosen, torch.nan)
     with torch.no_grad():
-        entropy = normaliser - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
-    return log_probs, entropy
+        entropy = -(torch.softmax(logits, dim=-1) * log_probs).sum(dim=-1)
+    return chosen, entropy
 
 
 def _scatter(values: Tensor, loss_mask: Tensor) -> Tensor:

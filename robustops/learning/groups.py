@@ -4,7 +4,8 @@ A fault group begins with a probe: the current policy works on the task with too
 every call at which a fault could be injected is remembered. One of them is chosen, its fault injected,
 and all members of the group continue from the state after it (RobustOps, training strategy). Groups
 without a relative signal are replaced by groups of the same kind (dynamic sampling): by a case whose wait
-is over (`zero_signal`), else by the next case. No case is twice in a batch while others are left.
+is over (`zero_signal`), else by the next case (`case_draw`). No case is twice in a batch while others are
+left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from robustops.errors import TrainingError, WorldError
 from robustops.faults.branch import Branch, branch
 from robustops.faults.scheduler import FaultScheduler
 from robustops.faults.wrapper import Opportunity
+from robustops.learning.case_draw import CaseDraw
 from robustops.learning.zero_signal import ZeroSignalQueue
 from robustops.objectives.advantages import has_signal
 from robustops.records import Episode, EpisodeError, Group, Task
@@ -26,7 +28,7 @@ from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import Reward, rewarded
 from robustops.rollout.collector import Collector, retry_counts
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
-from robustops.seeding import child_seed, shuffled_passes
+from robustops.seeding import child_seed
 
 CLEAN, FAULT = "clean", "fault"
 OnDone = Callable[[EpisodeRun], None]
@@ -38,7 +40,7 @@ class GroupPlan:
 
     refill_rounds: how often missing groups are sampled anew; dynamic_sampling: False trains on every group
     that is complete; zero_signal_wait: steps until a silent case may return, None: never;
-    zero_signal_capacity: most cases that wait.
+    zero_signal_capacity: most cases that wait; draw_by_signal: see `case_draw`.
     """
 
     clean_groups: int
@@ -48,6 +50,7 @@ class GroupPlan:
     dynamic_sampling: bool = True
     zero_signal_wait: int | None = None
     zero_signal_capacity: int = 256
+    draw_by_signal: bool = False
 
 
 @dataclass
@@ -112,7 +115,6 @@ class GroupMaker:
         gather: Gather = lambda own: [own],
     ) -> None:
         self.collector = collector
-        self.tasks = tasks
         self.scheduler = scheduler
         self.plan = plan
         self.reward = reward
@@ -120,8 +122,9 @@ class GroupMaker:
         self.weights = weights
         self.rank, self.size, self.gather = rank, size, gather
         self.queue = ZeroSignalQueue(plan.zero_signal_wait, plan.zero_signal_capacity)
-        #: Cases taken from the passes over the tasks, and slots sampled, by condition.
-        self.drawn = {CLEAN: 0, FAULT: 0}
+        self.cases = CaseDraw(tasks, seed, by_signal=plan.draw_by_signal)
+        self.tasks = {task.case_id: task for task in tasks}
+        #: Slots sampled, by condition.
         self.slots = {CLEAN: 0, FAULT: 0}
 
     def step(self, step: int, on_done: OnDone | None = None) -> StepGroups:
@@ -155,14 +158,15 @@ class GroupMaker:
     def state_dict(self) -> dict[str, Any]:
         scheduler = self.scheduler.state_dict() if self.scheduler is not None else {}
         return {
-            "drawn": dict(self.drawn),
+            "cases": self.cases.state_dict(),
             "slots": dict(self.slots),
             "scheduler": scheduler,
             "zero_signal": self.queue.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.drawn, self.slots = dict(state["drawn"]), dict(state["slots"])
+        self.cases.load_state_dict(state["cases"])
+        self.slots = dict(state["slots"])
         self.queue.load_state_dict(state["zero_signal"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
@@ -185,31 +189,19 @@ class GroupMaker:
                     result.counts[f"returned_{condition}"] += 1
                     task, prefix = self._task(back.case_id), back.prefix
                 else:
-                    task, prefix = self._next(condition, used[condition]), None
+                    task, prefix = self.cases.next(condition, used[condition]), None
                 used[condition].add(task.case_id)
                 slots.append(_Slot(task, condition, self.slots[condition], prefix))
                 self.slots[condition] += 1
         return slots
 
-    def _next(self, condition: str, used: set[str]) -> Task:
-        """The next case of the passes over the tasks, each a fresh permutation, that is not used yet."""
-        for _ in range(len(self.tasks)):
-            place = self.drawn[condition]
-            self.drawn[condition] += 1
-            span = range(place, place + 1)
-            task = self.tasks[shuffled_passes(span, len(self.tasks), self.seed, "cases", condition)[0]]
-            if task.case_id not in used:
-                break
-        return task
-
     def _task(self, case_id: str) -> Task:
-        for task in self.tasks:
-            if task.case_id == case_id:
-                return task
-        raise TrainingError(
-            f"case {case_id} waits in the zero-signal queue but is not among the training cases; resume "
-            "with the tasks that the run began with"
-        )
+        if (task := self.tasks.get(case_id)) is None:
+            raise TrainingError(
+                f"case {case_id} waits in the zero-signal queue but is not among the training cases; resume "
+                "with the tasks that the run began with"
+            )
+        return task
 
     # sampling -----------------------------------------------------------------------------------
     def _sample(self, step: int, slots: Sequence[_Slot], on_done: OnDone | None) -> list[_Sampled]:
@@ -303,7 +295,9 @@ class GroupMaker:
         if any(episode.error is not None for episode in group.episodes):
             result.counts["groups_invalid"] += 1
             return False
-        if self.plan.dynamic_sampling and (reason := self._silent(group)) is not None:
+        reason = self._silent(group)
+        self.cases.note(group.condition, self._task(group.case_id).template, signal=reason is None)
+        if self.plan.dynamic_sampling and reason is not None:
             result.counts[f"groups_{reason}"] += 1
             if reason == "no_signal":
                 self.queue.add(group.case_id, group.condition, step, prefix)

@@ -21,6 +21,7 @@ def group_plan(grpo: GRPOSettings) -> GroupPlan:
         grpo.dynamic_sampling,
         grpo.zero_signal_wait,
         grpo.zero_signal_capacity,
+        grpo.case_draw == "signal",
     )
 
 

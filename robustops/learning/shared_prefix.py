@@ -19,18 +19,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from robustops.learning.batching import Sequences, SharedPrefix, deal, fill_up, micro_batches
+from robustops.learning.batching import MAX_PADDING, Sequences, SharedPrefix, deal, fill_up, micro_batches
+from robustops.learning.policy import recomputes_activations
+from robustops.learning.processes import partitioned
+from robustops.rollout.slot_cache import cache_argument
 
 #: Tokens of a prefix that is worth a pass of its own, and the share of a group's tokens it has to save.
 MIN_PREFIX = 32
 MIN_SAVING = 0.25
 #: What a further forward pass costs beside its tokens, in tokens: suffixes of unlike lengths are padded
-#: rather than split as long as that is cheaper.
+#: rather than split as long as that is cheaper, and `MAX_PADDING` is kept.
 CALL_TOKENS = 64
 #: Rows of prefix keys and values that take the memory of one token's activations, at the least.
-KEYS_PER_TOKEN = 4
-#: Most padding of prefixes in a micro-batch, as a share of their tokens.
-PREFIX_PADDING = 0.1
+KEYS_PER_TOKEN = 8
 
 
 @dataclass(frozen=True)
@@ -140,14 +141,28 @@ def _pack(units: Sequence[_Unit], lengths: Sequence[int], budget: int) -> list[M
 
 def _fits(units: Sequence[_Unit], budget: int) -> bool:
     prefix = max(unit.prefix for unit in units)
-    if len(units) * prefix > (1 + PREFIX_PADDING) * sum(unit.prefix for unit in units):
+    padded = len(units) * prefix
+    if padded - sum(unit.prefix for unit in units) > MAX_PADDING * padded:
         return False
     rows = sum(len(unit.rows) for unit in units)
     return _cost(len(units), prefix, rows, max(unit.longest for unit in units)) <= budget
 
 
 def length_buckets(lengths: Sequence[int], call: int = CALL_TOKENS) -> list[list[int]]:
-    """Indices, sorted by length, cut where the padded tokens and `call` for each bucket are least in all."""
+    """Indices, sorted by length, cut so that at most `MAX_PADDING` of all tokens is padding.
+
+    Among such cuts one at which the padded tokens and a price for each bucket are least in all: `call`,
+    or less of it where the padding asks for more buckets.
+    """
+    while True:
+        buckets = _cheapest_buckets(lengths, call)
+        padded = sum(len(bucket) * lengths[bucket[-1]] for bucket in buckets)
+        if padded - sum(lengths) <= MAX_PADDING * padded:
+            return buckets
+        call //= 2
+
+
+def _cheapest_buckets(lengths: Sequence[int], call: int) -> list[list[int]]:
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     ends = [
         n for n in range(1, len(order) + 1) if n == len(order) or lengths[order[n - 1]] < lengths[order[n]]
@@ -191,24 +206,15 @@ def can_share(model: PreTrainedModel) -> bool:
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None) if kinds is None else None
     known = inspect.signature(model.base_model.forward).parameters
-    checkpointed = model.training and any(
-        getattr(m, "gradient_checkpointing", False) for m in model.modules()
-    )
     return (
         getattr(config, "_attn_implementation", None) == "sdpa"
         and set(kinds or ()) <= {"full_attention"}
         and window is None
         and "position_ids" in known
-        and _cache_name(model) in known
-        and not checkpointed
-        and not any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+        and cache_argument(model) in known
+        and not (model.training and recomputes_activations(model))
+        and not partitioned(model)
     )
-
-
-def _cache_name(model: PreTrainedModel) -> str:
-    """The argument's name changed in transformers 5.2x."""
-    known = inspect.signature(model.base_model.forward).parameters
-    return "cache" if "cache" in known else "past_key_values"
 
 
 def trained_states(model: PreTrainedModel, batch: Sequences) -> Tensor:
@@ -220,7 +226,7 @@ def trained_states(model: PreTrainedModel, batch: Sequences) -> Tensor:
     counts = torch.tensor([shared.rows for shared in batch.shared], device=device)
     lengths = torch.tensor([shared.length for shared in batch.shared], device=device)
     units = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
-    name, prefix = _cache_name(model), DynamicCache()
+    name, prefix = cache_argument(model), DynamicCache()
     heads = batch.token_ids[counts.cumsum(0) - counts, : int(lengths.max())]
     model.base_model(input_ids=heads, use_cache=True, **{name: prefix})
     suffixes = batch.attention_mask.sum(1) - lengths[units]

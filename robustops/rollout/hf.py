@@ -7,7 +7,6 @@ tokens share one prefill.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 
 import torch
@@ -18,7 +17,7 @@ from robustops.errors import ConfigError, SamplerError
 from robustops.rollout.hf_session import Session
 from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.sampler import Completion, NamedWeights, Request
-from robustops.rollout.slot_cache import SlotCache
+from robustops.rollout.slot_cache import SlotCache, cache_argument
 
 
 class HFSampler:
@@ -54,9 +53,7 @@ class HFSampler:
         self.weight_version = 0
         self.device = next(model.parameters()).device
         self.max_in_flight = max_in_flight
-        # The argument's name changed in transformers 5.2x; some models still have the old one.
-        known = inspect.signature(model.base_model.forward).parameters
-        self._cache_name = "cache" if "cache" in known else "past_key_values"
+        self._cache_name = cache_argument(model)
         self._prefixes = PrefixStats()
         self._reset()
 
@@ -258,16 +255,18 @@ class HFSampler:
 
     def _choose(self, batch: list[Session], logits: Tensor) -> list[Completion]:
         """Sample one token for each session; return the messages that are complete."""
-        log_probs = torch.log_softmax(logits / (self.temperature or 1.0), dim=-1)
-        tokens = log_probs.argmax(dim=-1) if self.temperature == 0 else self._draw(log_probs, batch)
+        if self.temperature not in (0.0, 1.0):
+            logits = logits / self.temperature
+        log_probs = torch.log_softmax(logits, dim=-1)
+        tokens = log_probs.argmax(dim=-1) if self.temperature == 0 else self._draw(logits, batch)
         chosen = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
         answers = zip(batch, tokens.tolist(), chosen, strict=True)
         ended = [session.add(token, log_prob, self.stop_ids) for session, token, log_prob in answers]
         return [completion for completion in ended if completion is not None]
 
-    def _draw(self, log_probs: Tensor, batch: list[Session]) -> Tensor:
+    def _draw(self, logits: Tensor, batch: list[Session]) -> Tensor:
         """Inverse-CDF sampling from each session's own stream of uniforms."""
         uniforms = torch.tensor([s.uniform for s in batch], dtype=torch.float64, device=self.device)
-        cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
+        cumulative = torch.softmax(logits, dim=-1).cumsum(dim=-1, dtype=torch.float64)
         targets = uniforms[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)
+        return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=logits.shape[1] - 1)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustops.learning.batching import (
+    MAX_PADDING,
     filler,
     micro_batches,
     pad,
@@ -25,6 +26,8 @@ def test_micro_batches_cut_every_sequence_once_within_the_budget(lengths, budget
     for batch in batches:
         longest = max(lengths[i] for i in batch)
         assert len(batch) == 1 or len(batch) * longest <= budget
+        padding = len(batch) * longest - sum(lengths[i] for i in batch)
+        assert padding <= MAX_PADDING * len(batch) * longest
     assert [lengths[i] for batch in batches for i in batch] == sorted(lengths)
 
 
@@ -32,12 +35,17 @@ def test_micro_batches_cut_every_sequence_once_within_the_budget(lengths, budget
 def test_a_batch_is_closed_only_when_the_next_sequence_does_not_fit(lengths, budget):
     batches = micro_batches(lengths, budget)
     for batch, following in pairwise(batches):
-        assert (len(batch) + 1) * lengths[following[0]] > budget
+        more = [*batch, following[0]]
+        padded = len(more) * lengths[following[0]]
+        padding = padded - sum(lengths[i] for i in more)
+        assert padded > budget or padding > MAX_PADDING * padded
 
 
 def test_micro_batches_by_hand():
     # 2+2 padded 4 fit 10; a third row of 5 would make 15.
     assert micro_batches([5, 2, 30, 2, 5], budget=10) == [[1, 3], [0, 4], [2]]
+    # 25, 26 and 27 padded to 27 leave 3 of 81 tokens to padding; with 30 it would be 12 of 120.
+    assert micro_batches([27, 30, 26, 25], budget=1000) == [[3, 2, 0], [1]]
     assert micro_batches([], budget=10) == []
 
 

@@ -154,7 +154,7 @@ def test_all_success_groups_are_dropped_and_refilled_until_the_rounds_are_used_u
     assert result.accepted == [] and result.counts["rounds"] == 3
     assert result.counts["groups_all_success"] == len(result.sampled) == 9
     assert all(e.success for group in result.sampled for e in group.episodes)
-    assert maker.drawn == {"clean": 6, "fault": 3}, "each refill takes the next case of its kind"
+    assert maker.cases.drawn == {"clean": 6, "fault": 3}, "each refill takes the next case of its kind"
 
 
 def test_groups_without_signal_are_dropped():
@@ -193,7 +193,7 @@ def test_only_missing_groups_are_refilled_by_the_same_kind():
     assert second.counts["rounds"] == 2 and second.counts["groups_no_signal"] == 2
     assert [g.condition for g in second.sampled] == ["clean", "clean", "fault", "fault", "clean", "fault"]
     assert Counter(g.condition for g in second.accepted) == {"clean": 2, "fault": 2}
-    assert maker.drawn == {"clean": 3, "fault": 3}
+    assert maker.cases.drawn == {"clean": 3, "fault": 3}
 
 
 def test_a_part_without_weight_gives_no_signal():

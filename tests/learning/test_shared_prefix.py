@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from robustops.errors import TrainingError
 from robustops.learning.adapters import add_lora
-from robustops.learning.batching import SharedPrefix, pad, rank_micro_batches
+from robustops.learning.batching import MAX_PADDING, SharedPrefix, pad, rank_micro_batches
 from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
 from robustops.learning.policy import Policy, Reference
@@ -144,12 +145,12 @@ def test_a_plan_by_hand():
     ids, masks = long[0] + short[0], long[1] + short[1]
     plan = plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 1000)
     assert plan == [MicroBatch((3, 4)), MicroBatch((0, 1, 2), (SharedPrefix(3, 49),))]
-    # Two rows fit into 49 + 2 x 11 + 2 x 49 / 4 = 95 tokens; the third is left alone.
-    assert plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 95)[-1] == MicroBatch(
+    # Two rows fit into 49 + 2 x 11 + 2 x 49 / 8 = 83 tokens; the third is left alone.
+    assert plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 83)[-1] == MicroBatch(
         (0, 2), (SharedPrefix(2, 49),)
     )
-    assert [part.rows for part in plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 94)] == [
-        tuple(rows) for rows in rank_micro_batches([len(i) for i in ids], 94, 0, 1)
+    assert [part.rows for part in plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 82)] == [
+        tuple(rows) for rows in rank_micro_batches([len(i) for i in ids], 82, 0, 1)
     ]
     assert plan_micro_batches(ids, masks, [0, 0, 0, 1, 1], 1000, 1, 2) == [MicroBatch((3, 4))]
 
@@ -162,17 +163,37 @@ def test_unlike_prefixes_are_not_padded_to_each_other():
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(0, 200))
-def test_length_buckets_cost_no_more_than_one_or_one_a_row(lengths, call):
+def test_length_buckets_keep_the_padding_bound_and_cost_no_more_than_one_a_row(lengths, call):
     buckets = length_buckets(lengths, call)
     assert sorted(i for bucket in buckets for i in bucket) == list(range(len(lengths)))
-    cost = sum(len(bucket) * max(lengths[i] for i in bucket) + call for bucket in buckets)
-    assert cost <= min(len(lengths) * max(lengths) + call, sum(lengths) + len(lengths) * call)
     assert [lengths[i] for bucket in buckets for i in bucket] == sorted(lengths)
+    padded = sum(len(bucket) * max(lengths[i] for i in bucket) for bucket in buckets)
+    assert padded - sum(lengths) <= MAX_PADDING * padded
+    assert padded + len(buckets) * call <= sum(lengths) + len(lengths) * call
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 20))
+def test_length_buckets_are_the_cheapest_of_all_cuts_where_the_cheapest_keeps_the_bound(lengths, call):
+    rows = sorted(lengths)
+    prices = {}
+    for cuts in product([False, True], repeat=len(rows) - 1):
+        ends = [n for n, cut in enumerate(cuts, 1) if cut] + [len(rows)]
+        padded = sum((end - at) * rows[end - 1] for at, end in zip([0, *ends], ends, strict=False))
+        prices[padded + len(ends) * call] = max(padded, prices.get(padded + len(ends) * call, 0))
+    least = min(prices)
+    buckets = length_buckets(lengths, call)
+    price = sum(len(bucket) * lengths[bucket[-1]] + call for bucket in buckets)
+    assert price >= least
+    if prices[least] - sum(rows) <= MAX_PADDING * prices[least]:
+        assert price == least
 
 
 def test_length_buckets_by_hand():
     assert length_buckets([9, 1, 9, 1, 8], call=3) == [[1, 3], [4, 0, 2]]
-    assert length_buckets([9, 1, 9, 1, 8], call=100) == [[1, 3, 4, 0, 2]]
+    # One bucket would be cheapest, but 17 of its 45 tokens would be padding.
+    assert length_buckets([9, 1, 9, 1, 8], call=100) == [[1, 3], [4, 0, 2]]
+    # 1 of 27 tokens may be padding.
+    assert length_buckets([9, 9, 8], call=3) == [[2, 0, 1]]
 
 
 def test_padding_share_of_plain_batches_by_hand():
@@ -193,7 +214,7 @@ def test_the_padding_share_is_of_the_tokens_that_are_computed(model):
             score_tokens(model, replace(given, shared=part.shared))
     lengths = [len(row) for row in ids]
     real = sum(lengths) - 3 * 59 - 62
-    assert len(plan) == 2 and len(passes.tokens) == 4, "a plain pass; the prefixes, two of suffixes"
+    assert len(plan) == 2 and len(passes.tokens) == 5, "a plain pass; the prefixes, three of suffixes"
     assert padding_share(lengths, plan) == pytest.approx(1 - real / sum(passes.tokens)) and real < sum(
         passes.tokens
     )

@@ -16,6 +16,14 @@ POLICIES = ("base", "sft", "grpo")
 STAGES = ("sft", "grpo")
 TOOL_CONFIGS = ("oracle", "plus5")
 SPLITS = ("train", "val", "test")
+#: Types of run faults in five families (RFT-FaultBench, table I).
+RUN_FAULTS = (
+    *("reward_spike", "reward_collapse", "reward_hacking"),
+    *("empty_response", "repetition_collapse", "length_short", "length_long"),
+    *("kl_explosion", "update_freeze", "entropy_collapse"),
+    *("value_mismatch", "advantage_instability", "delayed_credit"),
+    *("tool_call_error", "observation_corruption", "termination_error"),
+)
 
 
 def one_of(default: str, *choices: str) -> Any:
@@ -38,7 +46,9 @@ class DomainSettings:
     """A world and its tasks. detail: brief | full replies; database: file of the start state of every
     task (None: generated from the task's seed at `size`); train, val, test: number of tasks in each
     split; tool_configs: rows a task expands to; tool_timeout_s: seconds after which a call without an answer
-    ends as an error reply (null: never); seed: of the task catalogue.
+    ends as an error reply (null: never); tool_retries: how often a call that a tool out of order refused
+    (TOOL_UNAVAILABLE, not executed) is made again; check_replies: a reply that is not what the world said,
+    by its digest, is fetched again; seed: of the task catalogue.
     """
 
     name: str = "itsm"
@@ -50,6 +60,8 @@ class DomainSettings:
     test: int = at_least(0, 150)
     tool_configs: list[str] = some_of(TOOL_CONFIGS, TOOL_CONFIGS)
     tool_timeout_s: float | None = at_least(0.01, 30.0)
+    tool_retries: int = at_least(0, 0)
+    check_replies: bool = False
     seed: int = 0
 
 
@@ -103,7 +115,8 @@ class LoRASettings:
 @dataclass
 class ModelSettings:
     """The policy. source: folder | gguf_package | hub; checkpoint: a folder of weights (None: those the
-    source names); hub_id: model id where source=hub; architecture: model_type and shape of the
+    source names); min_turns: turns before which no environment ends an episode; hub_id: model id where
+    source=hub; architecture: model_type and shape of the
     transformers config, for sizes where no weights are at hand.
     """
 
@@ -115,6 +128,7 @@ class ModelSettings:
     context_tokens: int = at_least(2, 1536)
     answer_tokens: int = at_least(1, 96)
     max_turns: int = at_least(1, 14)
+    min_turns: int = at_least(0, 0)
     gradient_checkpointing: bool = False
     lora: LoRASettings = field(default_factory=LoRASettings)
     architecture: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +142,9 @@ class SamplerSettings:
     sleep_level: what it gives up while the trainer works, 0 nothing | 1 its cache, weights go to host memory
     | 2 its cache and weights (vllm); urls: of running servers, weight_transfer: how new weights reach them,
     disk | nccl, sync_folder: where they travel on disk, null is the run folder (vllm_server); base_url,
-    model: the endpoint (openai); api_key_env, timeout_s, retries: of requests (openai, vllm_server).
+    model: the endpoint (openai); api_key_env, timeout_s, retries: of requests (openai, vllm_server);
+    min_new_tokens: shortest message without its stop token (a shorter one is a failure of the engine);
+    repetition_penalty: on tokens that the message has already, 1: none (hf).
     """
 
     name: str = one_of("hf", "vllm", "vllm_server", "openai", "scripted")
@@ -147,12 +163,15 @@ class SamplerSettings:
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 120.0
     retries: int = at_least(0, 3)
+    min_new_tokens: int = at_least(0, 0)
+    repetition_penalty: float = at_least(1, 1.0)
 
 
 @dataclass
 class RewardSettings:
     """Weights of the parts: R = success S + progress P + quality Q. gated: a check counts for progress only
-    with all its prerequisites.
+    with all its prerequisites; bounded: parts are held to their ranges (winsorised); recheck: success is
+    read off an episode's state checks once more.
     """
 
     name: str = "default"
@@ -160,6 +179,8 @@ class RewardSettings:
     progress: float = at_least(0, 0.3)
     quality: float = at_least(0, 0.1)
     gated: bool = True
+    bounded: bool = False
+    recheck: bool = False
 
 
 @dataclass
@@ -214,8 +235,11 @@ class GRPOSettings:
     token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
     (keep) or left out of the loss (mask); staleness: 1 samples the next step's episodes while this one
     trains, with weights one step older; sync_tolerance: largest difference of log-probs between sampler
-    and trainer after new weights (null: by precision); share_prefix: the trainer computes what the episodes
-    of a group have in common once; checkpoint_every: steps.
+    and trainer after new weights (null: by precision), sync_guard: what a larger one does, stop the run |
+    resync (hand the weights over once more) | report; entropy: weight of an entropy bonus in the loss;
+    advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that contradict the
+    reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix: the trainer
+    computes what the episodes of a group have in common once; checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -247,6 +271,10 @@ class GRPOSettings:
     credit: CreditSettings = field(default_factory=CreditSettings)
     staleness: int = at_least(0, 0)
     sync_tolerance: float | None = at_least(0, None)
+    sync_guard: str = one_of("stop", "resync", "report")
+    entropy: float = at_least(0, 0.0)
+    advantage_guard: str = one_of("none", "centre", "consistent")
+    advantage_clip: float | None = at_least(0, None)
     micro_batch_tokens: int = at_least(1, 8192)
     share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)
@@ -257,6 +285,26 @@ class MonitorSettings:
     """Run monitor: off | observe (scores each step, changes nothing)."""
 
     name: str = one_of("off", "observe")
+
+
+@dataclass
+class RunFaultSettings:
+    """A failure injected into training (RFT-FaultBench), see `bench.run_faults`. name: one of its 16 types;
+    mechanism: how it comes about (null: the first of the type); strength: 0 to 1, of the mechanism's
+    largest effect; unit: what is struck or spared as a whole (null: the mechanism's own), with this
+    probability; onset: first step that may be struck, from 1; ramp: steps over which strength grows from 0;
+    end: first step that is spared again (null: none); seed: of the injector's own random numbers.
+    """
+
+    name: str = one_of("none", *RUN_FAULTS)
+    mechanism: str | None = None
+    strength: float = at_least(0, 1.0)
+    probability: float = at_least(0, 1.0)
+    unit: str | None = None
+    onset: int = at_least(1, 5)
+    ramp: int = at_least(0, 0)
+    end: int | None = at_least(1, None)
+    seed: int = 0
 
 
 @dataclass
@@ -328,6 +376,7 @@ class TrainSettings(PolicyCommandSettings):
     reward_norm: RewardNormSettings = field(default_factory=RewardNormSettings)
     sft: SFTSettings = field(default_factory=SFTSettings)
     grpo: GRPOSettings = field(default_factory=GRPOSettings)
+    run_fault: RunFaultSettings = field(default_factory=RunFaultSettings)
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
 
 

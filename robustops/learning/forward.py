@@ -21,8 +21,8 @@ MAX_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class TokenScores:
-    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats, no gradient;
-    NaN at trained tokens where it was not asked for.
+    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats, without
+    gradient unless asked for; NaN at trained tokens where it was not computed.
     """
 
     log_probs: Tensor
@@ -36,6 +36,7 @@ def score_tokens(
     temperature: float = 1.0,
     max_logits: int = MAX_LOGITS,
     with_entropy: bool = True,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Score the tokens under `loss_mask`, each given the tokens before it.
 
@@ -44,7 +45,8 @@ def score_tokens(
     temperature is that of the sampler, so that ratios compare like with like. Position 0 has no prefix and
     is never scored. A model whose weights are spread over processes (ZeRO-3) is scored by all of them
     together, each on a batch of its own. Prefixes in `batch.shared` are computed once: only for models of
-    which `shared_prefix.can_share` holds.
+    which `shared_prefix.can_share` holds. entropy_gradient: the entropy carries a gradient, for a loss that
+    contains it.
     """
     chosen = batch.loss_mask[:, 1:]
     if batch.shared:
@@ -58,11 +60,18 @@ def score_tokens(
     rows = max(1, max_logits // model.config.vocab_size)
     slices = _slices(head, len(states), rows)
     if slices == 1:
-        log_probs, entropy = _score(head, states, targets, temperature, with_entropy)
+        log_probs, entropy = _score(head, states, targets, temperature, with_entropy, entropy_gradient)
     else:
         scored = [
             checkpoint(
-                _score, head, states[at:to], targets[at:to], temperature, with_entropy, use_reentrant=False
+                _score,
+                head,
+                states[at:to],
+                targets[at:to],
+                temperature,
+                with_entropy,
+                entropy_gradient,
+                use_reentrant=False,
             )
             for at, to in ((number * rows, (number + 1) * rows) for number in range(slices))
         ]
@@ -79,7 +88,12 @@ def _slices(head: Any, positions: int, rows: int) -> int:
 
 
 def _score(
-    head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+    head: Callable[[Tensor], Tensor],
+    states: Tensor,
+    targets: Tensor,
+    temperature: float,
+    with_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """(positions,) log-probs of the targets and entropies."""
     logits = head(states).float()
@@ -90,7 +104,7 @@ def _score(
     chosen = log_probs.gather(-1, targets[:, None])[:, 0]
     if not with_entropy:
         return chosen, torch.full_like(chosen, torch.nan)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(torch.softmax(logits, dim=-1) * log_probs).sum(dim=-1)
     return chosen, entropy
 

@@ -21,13 +21,16 @@ from robustops.faults.branch import Branch, branch
 from robustops.faults.scheduler import FaultScheduler
 from robustops.faults.wrapper import Opportunity
 from robustops.learning.case_draw import CaseDraw
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.zero_signal import ZeroSignalQueue
 from robustops.objectives.advantages import has_signal
 from robustops.records import Episode, EpisodeError, Group, Task
 from robustops.rewards.combine import RewardWeights
+from robustops.rewards.guards import RewardGuards, guarded
 from robustops.rewards.parts import Reward, rewarded
 from robustops.rollout.collector import Collector, retry_counts
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
+from robustops.rollout.hooks import Place
 from robustops.seeding import child_seed
 
 CLEAN, FAULT = "clean", "fault"
@@ -95,9 +98,10 @@ class GroupMaker:
 
     tasks: rows (task x tool configuration) to draw from; scheduler: None trains without fault groups;
     reward: raw reward parts of a finished episode; weights: of the parts (a part of weight 0 gives no
-    signal; default: those of the source); rank, size, gather: where several processes share the work, each
-    samples its part of the slots and all of them end with the same groups. The state that a checkpoint
-    needs is in `state_dict`, the same in every process.
+    signal; default: those of the source); guards: of the rewards (default: none); hooks: see
+    `learning.hooks`; rank, size, gather: where several processes share the work, each samples its part of
+    the slots and all of them end with the same groups. The state that a checkpoint needs is in `state_dict`,
+    the same in every process.
     """
 
     def __init__(
@@ -110,6 +114,8 @@ class GroupMaker:
         seed: int,
         weights: RewardWeights | None = None,
         *,
+        guards: RewardGuards | None = None,
+        hooks: TrainingHooks = NO_TRAINING_HOOKS,
         rank: int = 0,
         size: int = 1,
         gather: Gather = lambda own: [own],
@@ -120,6 +126,8 @@ class GroupMaker:
         self.reward = reward
         self.seed = seed
         self.weights = weights
+        self.guards = guards or RewardGuards()
+        self.hooks = hooks
         self.rank, self.size, self.gather = rank, size, gather
         self.queue = ZeroSignalQueue(plan.zero_signal_wait, plan.zero_signal_capacity)
         self.cases = CaseDraw(tasks, seed, by_signal=plan.draw_by_signal)
@@ -223,26 +231,30 @@ class GroupMaker:
         members = range(self.plan.group_size)
         clean = [place for place, slot in enumerate(slots) if slot.condition == CLEAN]
         probed = [p for p, slot in enumerate(slots) if slot.condition == FAULT and slot.prefix is None]
-        first = [self._start(slots[place], member) for place in clean for member in members]
-        probes = [dataclasses.replace(self._start(slots[place], -1), observe=True) for place in probed]
+        first = [self._start(step, slots[place], member) for place in clean for member in members]
+        probes = [dataclasses.replace(self._start(step, slots[place], -1), observe=True) for place in probed]
         runs = self.collector.run([*first, *probes], on_done)
         for place, probe in zip(probed, runs[len(first) :], strict=True):
             self._branch(step, slots[place], probe, results[place])
         continued = [p for p, slot in enumerate(slots) if slot.condition == FAULT and results[p].prefix]
         starts = [
-            dataclasses.replace(self._start(slots[place], member), prefix=results[place].prefix)
+            dataclasses.replace(self._start(step, slots[place], member), prefix=results[place].prefix)
             for place in continued
             for member in members
         ]
         runs = runs[: len(first)] + (self.collector.run(starts, on_done) if starts else [])
         for number, place in enumerate([*clean, *continued]):
             cut = runs[number * len(members) : (number + 1) * len(members)]
-            self._group(slots[place], cut, results[place])
+            self._group(step, slots[place], cut, results[place])
         return results
 
-    def _start(self, slot: _Slot, member: int) -> EpisodeStart:
+    def _start(self, step: int, slot: _Slot, member: int) -> EpisodeStart:
+        """Of one member of a group, or of its probe (-1), which has no place: hooks leave it alone."""
         seed = child_seed(self.seed, "episode", slot.condition, slot.number, member)
-        return EpisodeStart(slot.task, slot.condition, max(member, 0), seed)
+        place = None
+        if member >= 0:
+            place = Place(step + 1, slot.task.case_id, slot.condition, slot.number, member)
+        return EpisodeStart(slot.task, slot.condition, max(member, 0), seed, place=place)
 
     def _branch(self, step: int, slot: _Slot, probe: EpisodeRun, result: _Sampled) -> None:
         """Set the prefix of a fault group; none where the probe had no opportunity for a fault."""
@@ -278,12 +290,13 @@ class GroupMaker:
         ids = (*episode.token_ids[: turn.end], *self.collector.renderer.result(shared.result))
         return Prefix(ids, (*episode.turns[:place], last), shared.snapshot)
 
-    def _group(self, slot: _Slot, runs: Sequence[EpisodeRun], result: _Sampled) -> None:
+    def _group(self, step: int, slot: _Slot, runs: Sequence[EpisodeRun], result: _Sampled) -> None:
         episodes = tuple(
             rewarded(slot.task, run.episode, self.reward) for run in runs if run.episode is not None
         )
         result.counts += retry_counts(runs)
-        result.group = Group(slot.task.case_id, slot.condition, episodes)
+        group = Group(slot.task.case_id, slot.condition, episodes)
+        result.group = guarded(self.hooks.on_group(step + 1, slot.number, group), self.guards)
         failures = [episode.error for episode in episodes]
         result.failure = failures[0] if failures and all(failures) else None
         if any(failures) or self._silent(result.group) != "no_signal":

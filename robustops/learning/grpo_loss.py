@@ -16,6 +16,7 @@ from robustops.learning.finite import first_bad_gradient, first_nonfinite
 from robustops.learning.forward import TokenScores, score_tokens
 from robustops.learning.policy import Reference
 from robustops.objectives.losses import KL_ESTIMATORS, policy_loss, truncated_importance
+from robustops.objectives.masking import keep
 from robustops.objectives.statistics import TrainedTokens
 from robustops.records import Episode
 
@@ -29,7 +30,8 @@ class GRPOLoss:
     [1 - clip_low, 1 + clip_high]; temperature: that of the sampler; importance_cap: bound of the weight
     against the mismatch of sampler and trainer, None: no weight, and the sampler's log-probs are the old
     ones; aggregation: what weighs the same within a flow, every `token` or every `trajectory`; overlong:
-    `mask` leaves episodes that a token budget cut off out of the loss, `keep` trains on them.
+    `mask` leaves episodes that a token budget cut off out of the loss, `keep` trains on them; entropy: weight
+    of a bonus for the policy's entropy, in nats a token.
     """
 
     kl: float = 0.001
@@ -40,6 +42,7 @@ class GRPOLoss:
     importance_cap: float | None = None
     aggregation: str = "token"
     overlong: str = "keep"
+    entropy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,9 @@ def _evaluate(
     model: PreTrainedModel, reference: Reference | None, batch: LossBatch, loss: GRPOLoss
 ) -> tuple[TokenScores, Tensor, Tensor | None, Tensor]:
     """Scores, and (batch, seq) old log-probs, those of the reference, and `_terms`."""
-    scores = score_tokens(model, batch.sequences, temperature=loss.temperature)
+    scores = score_tokens(
+        model, batch.sequences, temperature=loss.temperature, entropy_gradient=loss.entropy != 0
+    )
     frozen = reference_scores(reference, batch.sequences, loss.temperature)
     old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
     return scores, old, frozen, _terms(scores, old, frozen, batch, loss)
@@ -151,6 +156,8 @@ def _terms(
         terms = terms * truncated_importance(old, batch.sampler_log_probs, mask, loss.importance_cap)
     if frozen is not None:
         terms = terms + loss.kl * KL_ESTIMATORS[loss.kl_estimator](scores.log_probs, frozen, mask)
+    if loss.entropy != 0:
+        terms = terms - loss.entropy * keep(scores.entropy, mask)
     return terms
 
 

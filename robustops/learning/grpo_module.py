@@ -24,10 +24,12 @@ from robustops.learning.grpo_loss import (
     explain_gradient,
     make_batch,
 )
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
 from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
 from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
+from robustops.objectives.advantage_guards import AdvantageGuards, guarded
 from robustops.objectives.advantages import Advantages
 from robustops.objectives.credit import LocalCredit, spread
 from robustops.objectives.losses import episode_token_weights
@@ -77,7 +79,8 @@ class GRPOModule(PolicyModule):
     """Trains on the groups that `RolloutCallback` put into the step's ticket.
 
     reference: the frozen SFT policy (not part of the module's state), None: no KL; normalise: the order of
-    reward normalisation; credit: local credit; rules, reward_weights: those of the rewards. Clean and fault
+    reward normalisation; credit: local credit; rules, reward_weights: those of the rewards; guards: of the
+    advantages; hooks: see `learning.hooks`. Clean and fault
     flow are means of equal weight. A step without any group leaves the weights as they are. Where several
     processes train, all have the same groups, and each takes its share of the micro-batches.
     """
@@ -93,6 +96,8 @@ class GRPOModule(PolicyModule):
         credit: LocalCredit | None = None,
         rules: RewardRules | None = None,
         reward_weights: RewardWeights | None = None,
+        guards: AdvantageGuards | None = None,
+        hooks: TrainingHooks = NO_TRAINING_HOOKS,
     ) -> None:
         super().__init__()
         self.model = model
@@ -103,6 +108,8 @@ class GRPOModule(PolicyModule):
         self.credit = credit or LocalCredit()
         self.rules = rules or RewardRules()
         self.reward_weights = reward_weights
+        self.guards = guards or AdvantageGuards()
+        self.hooks = hooks
         self.grad_clip = optimisation.grad_clip
         self.updates_per_step = optimisation.updates
 
@@ -121,20 +128,21 @@ class GRPOModule(PolicyModule):
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}
         rows: list[TrainedEpisode] = []
         if episodes:
-            rows, numbers = self._prepare(ticket.groups, episodes)
+            rows, numbers = self._prepare(ticket.step + 1, ticket.groups, episodes)
             metrics.update(numbers)
         metrics.update(self._optimise(ticket, rows))
         self.step_metrics = metrics
 
     # ---------------------------------------------------------------------------------------------
     def _prepare(
-        self, groups: Sequence[Group], episodes: Sequence[Episode]
+        self, step: int, groups: Sequence[Group], episodes: Sequence[Episode]
     ) -> tuple[list[TrainedEpisode], dict[str, float]]:
         """Episodes with their advantages, and numbers about rewards and advantages."""
         members = [number for number, group in enumerate(groups) for _ in group.episodes]
         parts = [episode.reward_parts for episode in episodes if episode.reward_parts is not None]
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
-        advantages = self.normalise(parts, members)
+        advantages = self.hooks.on_advantages(step, groups, self.normalise(parts, members))
+        advantages = guarded(advantages, parts, members, self.guards, self.reward_weights)
         evidence = [call_evidence(episode, self.rules) for episode in episodes]
         spans = spread(advantages, episodes, evidence, self.credit)
         numbers = {
@@ -173,10 +181,11 @@ class GRPOModule(PolicyModule):
         """All updates of the step; without episodes they change nothing."""
         tokens: list[TrainedTokens] = []
         losses, norms, rate = [], [], 0.0
+        coefficients = self.hooks.on_loss(ticket.step + 1, self.loss)
         for chosen in self._mini_batches(ticket.groups):
             weighted = self._weighted([rows[i] for i in chosen])
-            loss, trained = self._backward(ticket.step + 1, weighted)
-            norm, rate = self._update(ticket.step + 1, weighted, loss)
+            loss, trained = self._backward(ticket.step + 1, weighted, coefficients)
+            norm, rate = self._update(ticket.step + 1, weighted, coefficients, loss)
             norms.append(norm)
             if trained:
                 losses.append(loss)
@@ -238,25 +247,29 @@ class GRPOModule(PolicyModule):
             size,
         )
 
-    def _backward(self, step: int, rows: Sequence[TrainedEpisode]) -> tuple[float, list[TrainedTokens]]:
+    def _backward(
+        self, step: int, rows: Sequence[TrainedEpisode], coefficients: GRPOLoss
+    ) -> tuple[float, list[TrainedTokens]]:
         """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
         tokens: list[TrainedTokens] = []
 
         def compute(part: MicroBatch) -> Tensor:
             if not part.rows:
                 return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
-            batch = make_batch([rows[i] for i in part.rows], self.loss, self.device, part.shared)
-            loss, trained = batch_loss(self.model, self.reference, batch, self.loss, step)
+            batch = make_batch([rows[i] for i in part.rows], coefficients, self.device, part.shared)
+            loss, trained = batch_loss(self.model, self.reference, batch, coefficients, step)
             tokens.append(trained)
             return loss
 
         loss = accumulate(self, [partial(compute, part) for part in self._micro_batches(rows, *world())])
         return total([loss])[0], [one for part in gather_objects(tokens) for one in part]
 
-    def _update(self, step: int, rows: Sequence[TrainedEpisode], loss: float) -> tuple[float, float]:
+    def _update(
+        self, step: int, rows: Sequence[TrainedEpisode], coefficients: GRPOLoss, loss: float
+    ) -> tuple[float, float]:
         """One optimiser update; a gradient that is not finite stops it and is traced to its token."""
         try:
-            return update(self, self.grad_clip, loss=loss)
+            return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks)
         except TrainingError:
-            explain_gradient(self.model, self.reference, rows, self.loss, step, self.device)
+            explain_gradient(self.model, self.reference, rows, coefficients, step, self.device)
             raise

@@ -36,6 +36,7 @@ def grpo_loss(grpo: GRPOSettings, temperature: float) -> GRPOLoss:
         grpo.importance_cap,
         grpo.aggregation,
         grpo.overlong,
+        grpo.entropy,
     )
 
 

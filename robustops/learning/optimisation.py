@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from robustops.errors import TrainingError
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.strategies import ZeroStrategy, backward
 
 
@@ -87,14 +89,21 @@ def accumulate(module: PolicyModule, losses: Sequence[Callable[[], Tensor]]) -> 
     return sum((part.item() for part in parts), 0.0)
 
 
-def update(module: LightningModule, grad_clip: float, *, loss: float = 0.0) -> tuple[float, float]:
+def update(
+    module: LightningModule,
+    grad_clip: float,
+    *,
+    loss: float = 0.0,
+    step: int = 0,
+    hooks: TrainingHooks = NO_TRAINING_HOOKS,
+) -> tuple[float, float]:
     """Clip, take one optimiser step, advance the schedule, clear the gradients.
 
     grad_clip: largest norm of the gradient, 0: no limit (DeepSpeed has it from its config); loss: the
-    step's loss over all processes. Returns the gradient norm before clipping and the learning rate used. A
-    gradient or a loss that is not finite is an error on every process: the weights stay as they were. (A
-    clamp in a loss can swallow the gradient of a NaN, so that the loss alone tells of it.) Without a
-    gradient, the weights stay as they are.
+    step's loss over all processes; hooks are asked in the name of `step` (not with DeepSpeed). Returns the
+    gradient norm before clipping and the learning rate of the schedule. A gradient or a loss that is not
+    finite is an error on every process: the weights stay as they were. (A clamp in a loss can swallow the
+    gradient of a NaN, so that the loss alone tells of it.) Without a gradient, the weights stay as they are.
     """
     optimizer, number = module.optimizers(), module.global_step + 1
     assert not isinstance(optimizer, list)
@@ -106,15 +115,29 @@ def update(module: LightningModule, grad_clip: float, *, loss: float = 0.0) -> t
         norm = strategy.finish_step()
         _check_finite(number, "gradient", norm)
     else:
+        hooks.on_gradient(step, [p for p in module.parameters() if p.requires_grad])
         norm = _clip(module, grad_clip)
         _check_finite(number, "gradient", norm)
         _check_finite(number, "loss", loss)
-        optimizer.step()
+        with _own_rates(optimizer):
+            if not hooks.on_update(step, optimizer):
+                # The step is still counted, but without a gradient neither weights nor moments change.
+                optimizer.zero_grad(set_to_none=True)
+            optimizer.step()
     scheduler = module.lr_schedulers()
     assert scheduler is not None and not isinstance(scheduler, list)
     scheduler.step()
     optimizer.zero_grad(set_to_none=True)
     return norm, used
+
+
+@contextmanager
+def _own_rates(optimizer: Any) -> Iterator[None]:
+    """Learning rates that are changed in here go back to what they were."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    yield
+    for group, before in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = before
 
 
 def _clip(module: LightningModule, grad_clip: float) -> float:

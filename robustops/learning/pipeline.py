@@ -15,6 +15,7 @@ from robustops.errors import ConfigError
 from robustops.learning.admission import Admission, admit
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
 from robustops.learning.hardware import group_size, tell_deepspeed
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.memory import reuse_freed_memory
 from robustops.learning.processes import check_started, connected, leads
 from robustops.learning.progress import progress
@@ -34,11 +35,12 @@ def run_training(
     run_dir: Path,
     config: Mapping[str, Any],
     overrides: Sequence[str] | None = None,
+    hooks: TrainingHooks = NO_TRAINING_HOOKS,
 ) -> dict[str, Any]:
     """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content.
 
     overrides: of the command line, for a later `resume=`. A folder that was trained with other settings is
-    refused, see `learning.admission`.
+    refused, see `learning.admission`. hooks: of the GRPO stage, see `learning.hooks`.
 
     Where several processes train, each of them calls it; those that do not lead return an empty summary
     after the last stage.
@@ -52,7 +54,7 @@ def run_training(
         if admission is not None:
             _admitted(run, admission)
         with connected(settings.hardware.accelerator, group_size(settings.hardware)):
-            _train(run, settings)
+            _train(run, settings, hooks)
         if not leads():
             return {}
         policies = [p for p in settings.evaluation.policies if p == BASE or p in settings.stages]
@@ -69,14 +71,14 @@ def _admitted(run: Run, admission: Admission) -> None:
     admission.keep()
 
 
-def _train(run: Run, settings: TrainSettings) -> None:
+def _train(run: Run, settings: TrainSettings, hooks: TrainingHooks) -> None:
     """The stages that are not complete yet, one after another."""
     before = BASE
     for stage in settings.stages:
         if not run.complete(stage):
             policy = run.load(before)
             begin = time.monotonic()
-            STAGES[stage](run, settings, policy)
+            STAGES[stage](run, settings, policy, hooks)
             run.save(stage, policy)
             run.store.add_timing(stage, "total", time.monotonic() - begin)
         elif leads():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pickle
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from robustops.learning.adapters import merged_weights
 from robustops.learning.data import RolloutTicket
 from robustops.learning.groups import GroupMaker, StepGroups
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.strategies import gathered
 from robustops.learning.sync_probe import SyncProbe
 from robustops.records import Episode
@@ -25,7 +28,8 @@ class RolloutCallback(Callback):
 
     The sampler holds the current weights: they are synchronised after every step, and before the first one
     of a (resumed) run. `sampled` keeps the step's episodes for the run store. probe: compares sampler and
-    trainer after every synchronisation.
+    trainer after every synchronisation. hooks: see `learning.hooks`; where they may keep weights from the
+    sampler, a checkpoint holds those that it had.
 
     ahead: sample the next step's episodes while this step trains. The sampler must then have weights of its
     own; an episode's weights are one step old when it is trained on, never older. A checkpoint waits for
@@ -39,16 +43,25 @@ class RolloutCallback(Callback):
         *,
         probe: SyncProbe | None = None,
         ahead: bool = False,
+        hooks: TrainingHooks = NO_TRAINING_HOOKS,
     ) -> None:
         self.maker = maker
         self.sampler = sampler
         self.probe = probe
+        self.hooks = hooks
         self.sampled: StepGroups = StepGroups()
         self._ahead = _Ahead(maker) if ahead else None
         self._gap: float | None = None
+        #: What the sampler was given last, if hooks hold weights back: version and weights.
+        self._given: tuple[int, dict[str, Tensor]] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._sync(trainer, pl_module)
+        if self._given is not None:  # of the checkpoint
+            version, weights = self._given
+            self.sampler.sync(weights.items(), version)
+            return
+        done: Any = pl_module.steps_done
+        self._sync(trainer, pl_module, done + 1)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutTicket, batch_idx: int
@@ -62,7 +75,7 @@ class RolloutCallback(Callback):
         batch.groups = self.sampled.accepted
         batch.metrics = rollout_metrics(self.sampled) | self._sampler_metrics()
         if self._ahead is not None:
-            self._sync(trainer, pl_module)
+            self._sync(trainer, pl_module, batch.step + 2)
             if batch.step + 1 < trainer.num_training_batches:
                 self._ahead.start(batch.step + 1)
 
@@ -70,7 +83,7 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._ahead is None:
-            self._sync(trainer, pl_module)
+            self._sync(trainer, pl_module, batch.step + 2)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._ahead is not None:
@@ -82,22 +95,34 @@ class RolloutCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         ahead = self._ahead.state_dict() if self._ahead is not None else None
-        return {**self.maker.state_dict(), "ahead": ahead}
+        return {**self.maker.state_dict(), "ahead": ahead, "given": self._given}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.maker.load_state_dict(state_dict)
+        self._given = state_dict.get("given")
         if self._ahead is not None:
             self._ahead.load_state_dict(state_dict["ahead"])
 
     # ---------------------------------------------------------------------------------------------
-    def _sync(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """New weights for the sampler; the probe then tells whether they have arrived."""
+    def _sync(self, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
+        """New weights for the sampler; the probe then tells whether they have arrived. step: the one that is
+        sampled with them, from 1.
+        """
         model: Any = pl_module.model
-        with gathered(model):
-            self.sampler.sync(merged_weights(model), trainer.global_step)
+        version = trainer.global_step
+        hand_over = partial(self._hand_over, model, version)
+        if self.hooks.on_sync(step):
+            hand_over()
         if self.probe is not None:
             with trainer.precision_plugin.forward_context():
-                self._gap = self.probe.check(self.sampler, model, pl_module.device, trainer.global_step)
+                self._gap = self.probe.check(self.sampler, model, pl_module.device, version, hand_over)
+
+    def _hand_over(self, model: Any, version: int) -> None:
+        with gathered(model):
+            self.sampler.sync(merged_weights(model), version)
+            if self.hooks.holds_weights:
+                copy = {name: weight.detach().cpu().clone() for name, weight in merged_weights(model)}
+                self._given = version, copy
 
     def _sampler_metrics(self) -> dict[str, float]:
         """sync_gap: log-prob difference of the last probe; prefix_hit_rate: share of the context tokens

@@ -32,6 +32,7 @@ from robustops.monitor.telemetry import TelemetryWriter
 from robustops.records import Task
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
+from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.sampler import Sampler
 from robustops.settings import PolicyCommandSettings
 from robustops.tasks.catalog import Catalog
@@ -172,10 +173,18 @@ class Run:
         return health([Alert(**{name: row[name] for name in names}) for row in self.store.alerts()])
 
     # rollouts -----------------------------------------------------------------------------------
-    def collector(self, policy: Policy, sampler: Sampler) -> Collector:
-        model = self.settings.model
-        limits = Limits(model.context_tokens, model.answer_tokens, model.max_turns)
-        settings = self.settings.sampler
+    def collector(self, policy: Policy, sampler: Sampler, hooks: RolloutHooks = NO_HOOKS) -> Collector:
+        model, settings, domain = self.settings.model, self.settings.sampler, self.settings.domain
+        limits = Limits(
+            model.context_tokens,
+            model.answer_tokens,
+            model.max_turns,
+            settings.min_new_tokens,
+            settings.repetition_penalty,
+            model.min_turns,
+            domain.tool_retries,
+            domain.check_replies,
+        )
         return Collector(
             sampler,
             policy.renderer,
@@ -184,7 +193,8 @@ class Run:
             max_in_flight=settings.max_in_flight,
             retries=settings.episode_retries,
             retry_share=settings.retry_share,
-            world_factory=partial(LocalWorld, tool_timeout_s=self.settings.domain.tool_timeout_s),
+            world_factory=partial(LocalWorld, tool_timeout_s=domain.tool_timeout_s),
+            hooks=hooks,
         )
 
     def cases(self, split: str) -> tuple[Task, ...]:

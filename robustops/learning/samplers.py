@@ -13,6 +13,7 @@ from robustops.errors import ConfigError, SamplerError, unknown_name
 from robustops.learning.adapters import merged_weights, plain_copy
 from robustops.learning.policy import Policy
 from robustops.learning.processes import barrier, gather_objects, world
+from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.sampler import Sampler
 from robustops.settings import ModelSettings, SamplerSettings
 from robustops.worlds.domain import Domain
@@ -41,10 +42,18 @@ class SamplerPool:
         self.work_dir = work_dir
         self._kept: Sampler | None = None
 
-    def of(self, policy: Policy, *, temperature: float | None = None, own_weights: bool = False) -> Sampler:
+    def of(
+        self,
+        policy: Policy,
+        *,
+        temperature: float | None = None,
+        own_weights: bool = False,
+        hooks: RolloutHooks = NO_HOOKS,
+    ) -> Sampler:
         """A sampler that holds this policy's weights; the one returned before must be idle by now.
 
-        temperature: overrides the settings'; own_weights: the policy's weights may change while it samples.
+        temperature: overrides the settings'; own_weights: the policy's weights may change while it samples;
+        hooks: for samplers that offer logits (hf).
         """
         chosen = self.settings.temperature if temperature is None else temperature
         if self.settings.name == "hf":
@@ -57,6 +66,7 @@ class SamplerPool:
                 max_in_flight=self.settings.max_in_flight,
                 prefill_tokens=self.settings.prefill_tokens,
                 shared=not own_weights,
+                hooks=hooks,
             )
         if self.settings.name == "vllm":
             return self._vllm(policy, chosen)

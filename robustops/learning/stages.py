@@ -22,6 +22,7 @@ from robustops.learning.groups import GroupMaker
 from robustops.learning.grpo_module import GRPOModule
 from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
 from robustops.learning.hardware import check_hardware, check_share, group_size, sharded
+from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.optimisation import PolicyModule
 from robustops.learning.policy import Policy
 from robustops.learning.processes import gather_aside, world
@@ -36,8 +37,10 @@ from robustops.learning.strategies import make_strategy
 from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.callback import AnomalyMonitor
+from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.advantages import aggregate, component
 from robustops.rewards.combine import RewardWeights
+from robustops.rewards.guards import RewardGuards
 from robustops.rewards.parts import RewardRules, reward_parts
 from robustops.seeding import child_seed, generator
 from robustops.settings import HardwareSettings, TrainSettings
@@ -47,8 +50,10 @@ PROBE_TOKENS = 256
 NORMALISATIONS = {"aggregate": aggregate, "component": component}
 
 
-def train_sft(run: Run, settings: TrainSettings, policy: Policy) -> None:
-    """Imitate the scripted expert; the policy's weights change in place."""
+def train_sft(
+    run: Run, settings: TrainSettings, policy: Policy, hooks: TrainingHooks = NO_TRAINING_HOOKS
+) -> None:
+    """Imitate the scripted expert; the policy's weights change in place. It has no use for hooks."""
     sft = settings.sft
     demonstrations = _demonstrations(run, settings, policy)
     size = min(sft.batch_trajectories, len(demonstrations))
@@ -86,7 +91,9 @@ def _demonstrations(run: Run, settings: TrainSettings, policy: Policy) -> list[D
     return to_demonstrations(episodes)
 
 
-def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
+def train_grpo(
+    run: Run, settings: TrainSettings, policy: Policy, hooks: TrainingHooks = NO_TRAINING_HOOKS
+) -> None:
     """Reinforce on clean and fault groups; the policy's weights change in place."""
     grpo, weights = settings.grpo, RewardWeights(*_weights(settings))
     rules = RewardRules(settings.reward.gated, grpo.credit.repeats if grpo.credit.enabled else None)
@@ -94,8 +101,9 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
     if settings.fault.subtypes and grpo.fault_groups:
         seed = child_seed(settings.seed, "scheduler")
         scheduler = FaultScheduler(settings.fault.subtypes, settings.fault.caps, seed)
-    sampler = run.samplers.of(policy, own_weights=grpo.staleness > 0)
-    collector = run.collector(policy, sampler)
+    own_weights = grpo.staleness > 0 or hooks.holds_weights
+    sampler = run.samplers.of(policy, own_weights=own_weights, hooks=hooks)
+    collector = run.collector(policy, sampler, hooks)
     maker = GroupMaker(
         collector,
         run.cases("train"),
@@ -104,6 +112,8 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
         partial(reward_parts, rules=rules),
         child_seed(settings.seed, "grpo"),
         weights,
+        guards=RewardGuards(settings.reward.bounded, settings.reward.recheck),
+        hooks=hooks,
         rank=world().rank,
         size=world().size,
         gather=gather_aside,  # it may sample in a thread of its own
@@ -117,11 +127,15 @@ def train_grpo(run: Run, settings: TrainSettings, policy: Policy) -> None:
         credit=local_credit(grpo.credit),
         rules=rules,
         reward_weights=weights,
+        guards=AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip),
+        hooks=hooks,
     )
-    rollout = RolloutCallback(maker, sampler, probe=_probe(run, settings, policy), ahead=grpo.staleness > 0)
+    probe = _probe(run, settings, policy)
+    rollout = RolloutCallback(maker, sampler, probe=probe, ahead=grpo.staleness > 0, hooks=hooks)
     telemetry = TelemetryCallback("grpo", run.telemetry, run.store, lambda: rollout.sampled.sampled)
     data = StepData(grpo.steps, RolloutTicket, module.updates_per_step)
-    _fit(run, settings, "grpo", module, data, [telemetry, rollout], grpo.checkpoint_every)
+    callbacks = [telemetry, rollout, HooksCallback(hooks)]
+    _fit(run, settings, "grpo", module, data, callbacks, grpo.checkpoint_every)
     collector.close()
 
 
@@ -135,7 +149,8 @@ def _probe(run: Run, settings: TrainSettings, policy: Policy) -> SyncProbe:
     if tolerance is None:
         tolerance = FLOAT32_TOLERANCE if exact else BFLOAT16_TOLERANCE
     seed = child_seed(settings.seed, "grpo")
-    return SyncProbe(tuple(ids[:PROBE_TOKENS]), tolerance, settings.sampler.temperature, seed=seed)
+    temperature, guard = settings.sampler.temperature, settings.grpo.sync_guard
+    return SyncProbe(tuple(ids[:PROBE_TOKENS]), tolerance, temperature, seed=seed, guard=guard)
 
 
 STAGES = {"sft": train_sft, "grpo": train_grpo}
@@ -162,6 +177,11 @@ def check_stages(settings: TrainSettings) -> None:
         raise ConfigError(
             f"hardware={settings.hardware.name} spreads the weights over processes (ZeRO-3) and sampler=hf "
             "needs all of them in each: choose sampler=vllm, sampler=vllm_server or a strategy of ZeRO-2"
+        )
+    if settings.sampler.repetition_penalty != 1 and settings.sampler.name != "hf":
+        raise ConfigError(
+            f"sampler.repetition_penalty={settings.sampler.repetition_penalty} works with sampler=hf, not "
+            f"{settings.sampler.name}: engines count the prompt's tokens too; choose 1"
         )
     if "grpo" in settings.stages and settings.sampler.name not in TRAINABLE:
         raise ConfigError(

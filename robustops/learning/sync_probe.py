@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,8 @@ class SyncProbe:
     A sampler that holds old weights, some old weights, or keys and values of old weights, gives other
     log-probs. token_ids: the prompt; tolerance: largest difference of a token's log-probs in nats;
     temperature: the sampler's (0 counts as 1); new_tokens: how many are sampled; seed: of their sampling;
-    patience_s: how long the sampler may take.
+    patience_s: how long the sampler may take; guard: what a larger difference does, stop (an error) | resync
+    (the weights are handed over once more; an error if that does not help) | report (the run goes on).
     """
 
     token_ids: tuple[int, ...]
@@ -37,18 +39,27 @@ class SyncProbe:
     new_tokens: int = 8
     seed: int = 0
     patience_s: float = 600.0
+    guard: str = "stop"
 
-    def check(self, sampler: Sampler, model: PreTrainedModel, device: torch.device, version: int) -> float:
-        """The largest difference of log-probs, in nats.
+    def check(
+        self,
+        sampler: Sampler,
+        model: PreTrainedModel,
+        device: torch.device,
+        version: int,
+        resync: Callable[[], None] | None = None,
+    ) -> float:
+        """The largest difference of log-probs, in nats. resync: hands the weights over once more.
 
         Raises:
             TrainingError: it is beyond the tolerance, or the sampler did not answer.
         """
-        done = self._sample(sampler, version)
-        own = self._score(model, done.token_ids, device)
-        gap = (own - torch.tensor(done.log_probs, dtype=own.dtype)).abs()
+        gap = self._gap(sampler, model, device, version)
+        if not float(gap.max()) <= self.tolerance and self.guard == "resync" and resync is not None:
+            resync()
+            gap = self._gap(sampler, model, device, version)
         largest = float(gap.max())
-        if not largest <= self.tolerance:
+        if not (largest <= self.tolerance or self.guard == "report"):
             raise TrainingError(
                 f"after the synchronisation of weights (version {version}) sampler and trainer "
                 f"differ by {largest:.3g} nats at token {int(gap.argmax())} of a probe (limit "
@@ -56,6 +67,12 @@ class SyncProbe:
                 "restart it, or set grpo.sync_tolerance if the difference is one of precision"
             )
         return largest
+
+    def _gap(self, sampler: Sampler, model: PreTrainedModel, device: torch.device, version: int) -> Tensor:
+        """(new tokens,) differences of log-probs in nats."""
+        done = self._sample(sampler, version)
+        own = self._score(model, done.token_ids, device)
+        return (own - torch.tensor(done.log_probs, dtype=own.dtype)).abs()
 
     def _sample(self, sampler: Sampler, version: int) -> Completion:
         seed = child_seed(self.seed, "probe", version)

@@ -11,6 +11,7 @@ from robustops.errors import ConfigError, SamplerError, TrainingError
 from robustops.faults.wrapper import FaultyWorld
 from robustops.records import Episode, EpisodeError, Task
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Limits
+from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.render import Renderer
 from robustops.rollout.sampler import Completion, Request, Sampler
 from robustops.worlds.domain import Domain
@@ -38,7 +39,7 @@ class Collector:
     retries: further attempts at an episode that failed at the sampler or world boundary, each from its
     start with a fresh world, session and seed; retry_share: retries of one `run` per start, so that an
     outage is not repeated for every episode (at least `retries` in all); world_factory: makes the worlds,
-    which are used again by later episodes unless they failed.
+    which are used again by later episodes unless they failed; hooks: see `rollout.hooks`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Collector:
         retries: int = 1,
         retry_share: float = 0.25,
         world_factory: WorldFactory = LocalWorld,
+        hooks: RolloutHooks = NO_HOOKS,
     ) -> None:
         if retries < 0 or retry_share < 0:
             raise ConfigError(f"retries={retries}, retry_share={retry_share}: give 0 or more of each")
@@ -63,6 +65,7 @@ class Collector:
         self.retries = retries
         self.retry_share = retry_share
         self.world_factory = world_factory
+        self.hooks = hooks
         self._idle: dict[str, list[World]] = {}
         self._next_session = 0
 
@@ -124,6 +127,7 @@ class Collector:
                 chat=not self.sampler.produces_tokens,
                 weight_version=self.sampler.weight_version,
                 failures=next_one.failures,
+                hooks=self.hooks,
             )
             self._next_session += 1
             places[run.session] = next_one.place

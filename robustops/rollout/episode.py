@@ -9,6 +9,7 @@ from robustops.errors import ToolError, WorldError
 from robustops.faults.plan import FaultPlan
 from robustops.faults.wrapper import FaultyWorld, Opportunity
 from robustops.records import Episode, EpisodeError, FaultEvent, Task, ToolCall, ToolResult, Turn
+from robustops.rollout.hooks import NO_HOOKS, HeldBack, Place, RolloutHooks
 from robustops.rollout.render import Message, Renderer, call_text, chat_tools
 from robustops.rollout.sampler import Completion, Request
 from robustops.seeding import child_seed
@@ -16,15 +17,28 @@ from robustops.worlds.environment import Snapshot
 from robustops.worlds.toolset import refusal
 
 MALFORMED = refusal(ToolError("MALFORMED_CALL", "a call is JSON with a name and arguments"))
+#: Error code of a call that a tool out of order did not execute: it may be made again.
+TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets in tokens and turns: context_tokens holds everything, answer_tokens is one message."""
+    """Budgets in tokens and turns: context_tokens holds everything, answer_tokens is one message.
+
+    min_new_tokens: shortest message, without its stop token; repetition_penalty: of the sampler, 1: none;
+    min_turns: turns before which no environment ends an episode; tool_retries: how often a call is made
+    again that a tool out of order did not execute; check_replies: a reply that is not what the world said
+    is replaced by that.
+    """
 
     context_tokens: int
     answer_tokens: int
     max_turns: int
+    min_new_tokens: int = 0
+    repetition_penalty: float = 1.0
+    min_turns: int = 0
+    tool_retries: int = 0
+    check_replies: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,8 @@ class Prefix:
 @dataclass(frozen=True)
 class EpisodeStart:
     """Where an episode begins. seed: fixes its sampling; plan: a fault to inject on the way; prefix:
-    continue from a shared snapshot; observe: record the opportunities for faults without injecting.
+    continue from a shared snapshot; observe: record the opportunities for faults without injecting; place:
+    of its first message in a training run, for hooks.
     """
 
     task: Task
@@ -49,6 +64,7 @@ class EpisodeStart:
     plan: FaultPlan | None = None
     prefix: Prefix | None = None
     observe: bool = False
+    place: Place | None = None
 
 
 @dataclass
@@ -57,7 +73,7 @@ class EpisodeRun:
 
     chat: the sampler takes messages rather than tokens; failures: errors of earlier attempts at the same
     start, of which nothing else is kept. A later attempt samples with other seeds. A WorldError at any
-    moment, the state checks included, ends the episode as invalid; a tool call is never made twice.
+    moment, the state checks included, ends the episode as invalid; a tool call is never executed twice.
     """
 
     session: int
@@ -68,6 +84,8 @@ class EpisodeRun:
     chat: bool = False
     weight_version: int = 0
     failures: tuple[EpisodeError, ...] = ()
+    hooks: RolloutHooks = NO_HOOKS
+    asked: Request | None = None
     episode: Episode | None = None
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
@@ -89,6 +107,11 @@ class EpisodeRun:
         """Take one assistant message: run its call and ask for the next, or end the episode."""
         if completion.error is not None:
             self._fail("sampler", completion.error)
+            return None
+        if self.place is not None and self.asked is not None:
+            completion = self.hooks.on_completion(self.place, self.asked, completion)
+        if (short := self._too_short(completion)) is not None:
+            self._fail("sampler", short)
             return None
         message, ids, log_probs = self._read(completion)
         begin = len(self.token_ids)
@@ -119,6 +142,12 @@ class EpisodeRun:
         return child_seed(seed, "attempt", self.attempts) if self.failures else seed
 
     @property
+    def place(self) -> Place | None:
+        """Of the message that comes next, or whose call is being made; None outside training."""
+        place = self.start.place
+        return None if place is None else place._replace(attempt=self.attempts, turn=len(self.turns))
+
+    @property
     def opportunities(self) -> list[Opportunity]:
         """Calls before which a fault could have been injected (only when observing)."""
         return list(self.world.opportunities)
@@ -144,13 +173,48 @@ class EpisodeRun:
         if message.call is None:
             result = MALFORMED
         else:
-            result = self.world.step(message.call)
-            event = self.world.last_event
+            reply = self._reply(message.call)
+            result, executed = (reply.reply, False) if isinstance(reply, HeldBack) else (reply, True)
+            if isinstance(reply, HeldBack) and reply.unread:
+                message = dataclasses.replace(message, call=None, malformed=True)
+            event = self.world.last_event if executed else None
             if event is not None:
                 event = dataclasses.replace(event, turn=len(self.turns))
         self._turn(message, result, begin, event, self.world.changes != before)
         self._extend(self.renderer.result(result))
         return self._request()
+
+    def _reply(self, call: ToolCall) -> ToolResult | HeldBack:
+        """What the agent sees of a call; HeldBack: it was not executed, however often it was made."""
+        place, native = self.place, None
+        for asked in range(self.limits.tool_retries + 1):
+            allowed: ToolCall | HeldBack = call
+            if place is not None:
+                place = place._replace(asked=asked)
+                allowed = self.hooks.on_tool_call(place, call)
+            if not isinstance(allowed, HeldBack):
+                native = self.world.step(allowed)
+                break
+            if _code(allowed.reply) != TOOL_UNAVAILABLE:
+                break
+        if native is None:
+            assert isinstance(allowed, HeldBack)
+            return allowed
+        if place is None:
+            return native
+        earlier = [turn.result for turn in self.turns if turn.result is not None]
+        seen = self.hooks.on_tool_reply(place, call, native, earlier)
+        return native if self.limits.check_replies and seen != native else seen
+
+    def _too_short(self, completion: Completion) -> str | None:
+        """Why an engine that was told of a shortest message cannot have sampled this one."""
+        content = len(completion.token_ids) - 1
+        if not completion.finished or not completion.token_ids or content >= self.limits.min_new_tokens:
+            return None
+        return (
+            f"the sampler ended a message after {content} tokens, sampler.min_new_tokens is "
+            f"{self.limits.min_new_tokens}"
+        )
 
     def _read(self, completion: Completion) -> tuple[Message, tuple[int, ...], tuple[float, ...]]:
         """The message and its ids; text-only samplers are tokenised here, once, and not trained on."""
@@ -180,23 +244,42 @@ class EpisodeRun:
         self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed))
 
     def _request(self) -> Request | None:
-        if len(self.turns) >= self.limits.max_turns:
+        if len(self.turns) >= self.limits.max_turns or self._ended_early():
             self._end("max_turns")
             return None
         if len(self.token_ids) + self.limits.answer_tokens > self.limits.context_tokens:
             self._end("context")
             return None
-        task = self.start.task
-        return Request(
+        self.asked = self._asked()
+        return self.asked
+
+    def _ended_early(self) -> bool:
+        """Whether the environment ends the episode here, in a turn from which on it is believed."""
+        own, place = len(self.turns) - self.inherited, self.place
+        if place is None or own < max(1, self.limits.min_turns):
+            return False
+        return self.hooks.ends_after(place, len(self.turns), self.limits.max_turns)
+
+    def _asked(self) -> Request:
+        task, limits = self.start.task, self.limits
+        request = Request(
             session=self.session,
             token_ids=tuple(self.token_ids),
-            max_new_tokens=self.limits.answer_tokens,
+            max_new_tokens=limits.answer_tokens,
             seed=child_seed(self.seed, "turn", len(self.turns)),
             messages=self._messages() if self.chat else (),
             tools=tuple(chat_tools(self.world.specs().values())) if self.chat else (),
             task=task,
             history=self._history() if self.chat else (),
+            min_new_tokens=limits.min_new_tokens,
+            repetition_penalty=limits.repetition_penalty,
+            place=self.place,
         )
+        if request.place is None:
+            return request
+        changed = self.hooks.on_request(request.place, request)
+        floor = min(limits.min_new_tokens + 1, limits.answer_tokens) if limits.min_new_tokens else 1
+        return dataclasses.replace(changed, max_new_tokens=max(changed.max_new_tokens, floor))
 
     def _history(self) -> tuple[tuple[ToolCall, ToolResult], ...]:
         return tuple((t.call, t.result) for t in self.turns if t.call is not None and t.result is not None)
@@ -246,3 +329,9 @@ class EpisodeRun:
 
     def _fail(self, boundary: str, message: str) -> None:
         self._end("error", EpisodeError(boundary, message))
+
+
+def _code(reply: ToolResult) -> str | None:
+    """The error code of a refusal; None of anything else."""
+    error = reply.data.get("error") if isinstance(reply.data, dict) else None
+    return error.get("code") if isinstance(error, dict) else None

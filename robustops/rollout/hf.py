@@ -14,7 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.constraints import constrained
 from robustops.rollout.hf_session import Session
+from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.sampler import Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache, cache_argument
@@ -25,7 +27,7 @@ class HFSampler:
 
     model: shared with the trainer or a copy of it (`sync` then loads the weights); stop_ids: end-of-turn
     tokens; temperature: 0 is greedy; max_in_flight: slots, i.e. episodes sampled at once; prefill_tokens:
-    most tokens of one prefill pass.
+    most tokens of one prefill pass; hooks: see `rollout.hooks`.
     """
 
     produces_tokens = True
@@ -39,6 +41,7 @@ class HFSampler:
         max_in_flight: int = 64,
         prefill_tokens: int = 8192,
         shared: bool = True,
+        hooks: RolloutHooks = NO_HOOKS,
     ) -> None:
         if (attention := model.config._attn_implementation) != "sdpa":
             raise ConfigError(
@@ -50,6 +53,7 @@ class HFSampler:
         self.temperature = temperature
         self.prefill_tokens = prefill_tokens
         self.shared = shared
+        self.hooks = hooks
         self.weight_version = 0
         self.device = next(model.parameters()).device
         self.max_in_flight = max_in_flight
@@ -255,6 +259,8 @@ class HFSampler:
 
     def _choose(self, batch: list[Session], logits: Tensor) -> list[Completion]:
         """Sample one token for each session; return the messages that are complete."""
+        logits = self.hooks.on_logits(logits, batch, self.stop_ids)
+        logits = constrained(logits, batch, self.stop_ids)
         if self.temperature not in (0.0, 1.0):
             logits = logits / self.temperature
         log_probs = torch.log_softmax(logits, dim=-1)

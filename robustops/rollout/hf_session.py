@@ -56,7 +56,7 @@ class Session:
         self.tokens.append(token)
         self.new_ids.append(token)
         self.new_log_probs.append(log_prob)
-        stopped = token in stop_ids
+        stopped = token in stop_ids and not self.request.never_stops
         if not stopped and len(self.new_ids) < self.request.max_new_tokens:
             return None
         ids, log_probs = tuple(self.new_ids), tuple(self.new_log_probs)

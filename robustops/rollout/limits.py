@@ -10,7 +10,7 @@ from robustops.rollout.sampler import Request
 
 def sampling_values(request: Request, temperature: float, stop_ids: Collection[int]) -> dict[str, Any]:
     """VLLM's sampling parameters of a request: nothing truncated, the log-prob of the sampled token alone."""
-    return {
+    values: dict[str, Any] = {
         "temperature": temperature,
         "top_p": 1.0,
         "top_k": 0,
@@ -19,10 +19,11 @@ def sampling_values(request: Request, temperature: float, stop_ids: Collection[i
         "logprobs": 0,
         # The model's own end-of-text ids are not ours: only `stop_ids` end a message.
         "ignore_eos": True,
-        "stop_token_ids": sorted(stop_ids),
+        "stop_token_ids": [] if request.never_stops else sorted(stop_ids),
         "detokenize": False,
         "skip_special_tokens": False,
     }
+    return values | {"min_tokens": request.min_new_tokens} if request.min_new_tokens else values
 
 
 def whole_prompt_tokens(max_model_len: int | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from robustops.records import Task, ToolCall, ToolResult
+from robustops.rollout.hooks import Place
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,9 @@ class Request:
     a sampler may keep the session's key-value cache until `release`. token_ids: the whole context, ending
     where the assistant's message begins. seed: fixes the sampled tokens for given weights and context.
     messages, tools: the same context for endpoints that take chat messages. task, history: for the
-    scripted expert.
+    scripted expert. min_new_tokens: tokens before which no stop token may come; repetition_penalty: see
+    `constraints.constrained`; never_stops: go on to the token budget; place: which message of a training
+    episode it is, None for all others.
     """
 
     session: int
@@ -35,6 +38,10 @@ class Request:
     tools: tuple[dict[str, Any], ...] = ()
     task: Task | None = None
     history: tuple[tuple[ToolCall, ToolResult], ...] = ()
+    min_new_tokens: int = 0
+    repetition_penalty: float = 1.0
+    never_stops: bool = False
+    place: Place | None = None
 
 
 @dataclass(frozen=True)

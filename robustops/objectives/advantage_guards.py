@@ -1,0 +1,73 @@
+"""Checks of advantages between their computation and their use.
+
+What group-relative advantages must satisfy can be held against them: they sum to zero within a group, and
+an episode with more reward than its group's mean has no negative advantage. The `clip` and `centre` rules
+leave a healthy run as it is (`centre` but for rounding); `consistent` may mask episodes whose parts pull in
+different directions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robustops.errors import TrainingError
+from robustops.objectives.advantages import Advantages
+from robustops.records import RewardParts
+from robustops.rewards.combine import RewardWeights, total
+
+RULES = ("none", "centre", "consistent")
+
+
+@dataclass(frozen=True)
+class AdvantageGuards:
+    """rule: none | centre (the mean of each group is subtracted) | consistent (an advantage whose sign
+    contradicts the episode's reward relative to its group's mean becomes 0); clip: largest absolute value.
+    """
+
+    rule: str = "none"
+    clip: float | None = None
+
+
+def guarded(
+    advantages: Advantages,
+    parts: Sequence[RewardParts],
+    groups: Sequence[int],
+    guards: AdvantageGuards,
+    weights: RewardWeights | None = None,
+) -> Advantages:
+    """Advantages under the guards. The quality share is scaled with its advantage, and goes where it goes.
+
+    Args:
+        advantages: of the episodes, (episodes,).
+        parts: their reward parts, in order.
+        groups: an integer a group, one for each episode.
+        guards: the rules.
+        weights: of the parts.
+    """
+    if guards.rule not in RULES:
+        raise TrainingError(f"unknown advantage guard '{guards.rule}'; choose one of: {', '.join(RULES)}")
+    values, quality = advantages.values, advantages.quality
+    if guards.rule == "centre":
+        values = values - group_means(values, groups)
+    elif guards.rule == "consistent":
+        rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+        relative = rewards - group_means(rewards, groups)
+        agrees = values * relative >= 0
+        values, quality = values * agrees, quality * agrees
+    if guards.clip is not None:
+        clipped = values.clamp(-guards.clip, guards.clip)
+        share = torch.where(values != 0, clipped / torch.where(values != 0, values, 1.0), 1.0)
+        values, quality = clipped, quality * share
+    return dataclasses.replace(advantages, values=values, quality=quality)
+
+
+def group_means(values: Tensor, groups: Sequence[int]) -> Tensor:
+    """(episodes,) the mean over each episode's group."""
+    index = torch.unique(torch.as_tensor(groups), return_inverse=True)[1]
+    count = torch.bincount(index).to(values.dtype)
+    return (torch.zeros_like(count).index_add_(0, index, values) / count)[index]

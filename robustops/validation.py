@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from robustops.bench.run_faults.catalog import chosen
 from robustops.errors import ConfigError
 from robustops.faults.plan import FAMILIES, HELD_OUT, check_subtypes
 from robustops.faults.scheduler import check_caps
@@ -13,6 +14,7 @@ from robustops.settings import (
     FaultSettings,
     GRPOSettings,
     ModelSettings,
+    RunFaultSettings,
     SFTSettings,
     TrainSettings,
 )
@@ -34,7 +36,7 @@ def validate(settings: Any, path: str = "") -> None:
                 raise ConfigError(f"{key} is {item}; it must be at least {low}")
         if choices is not None and len(set(items)) != len(items):
             raise ConfigError(f"{key} names a value twice: {', '.join(items)}")
-    for rule in (_model_rules, _fault_rules, _training_rules):
+    for rule in (_model_rules, _fault_rules, _run_fault_rules, _training_rules):
         rule(settings, path)
 
 
@@ -73,6 +75,21 @@ def _fault_rules(settings: Any, path: str) -> None:
                 f"fault={settings.fault.name} includes {', '.join(found)}, held out of all training; use "
                 "fault=trained (train with stages=[] only evaluates, and takes any fault)"
             )
+
+
+def _run_fault_rules(settings: Any, path: str) -> None:
+    if not isinstance(settings, RunFaultSettings):
+        return
+    for name in ("strength", "probability"):
+        if getattr(settings, name) > 1:
+            raise ConfigError(f"{path}{name} is {getattr(settings, name)}; it must be between 0 and 1")
+    if settings.end is not None and settings.end <= settings.onset:
+        raise ConfigError(
+            f"{path}end={settings.end} leaves no step to strike from {path}onset={settings.onset} on; give a "
+            "later end, or null"
+        )
+    if settings.name != "none":
+        chosen(settings)
 
 
 def _training_rules(settings: Any, path: str) -> None:

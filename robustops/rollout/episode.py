@@ -109,7 +109,8 @@ class EpisodeRun:
             self._fail("sampler", completion.error)
             return None
         if self.place is not None and self.asked is not None:
-            completion = self.hooks.on_completion(self.place, self.asked, completion)
+            stops = self.renderer.stop_ids
+            completion = self.hooks.on_completion(self.place, self.asked, completion, stops)
         if (short := self._too_short(completion)) is not None:
             self._fail("sampler", short)
             return None

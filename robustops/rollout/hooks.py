@@ -65,7 +65,9 @@ class RolloutHooks:
         """What is asked of the sampler for a message."""
         return request
 
-    def on_completion(self, place: Place, request: Request, completion: Completion) -> Completion:
+    def on_completion(
+        self, place: Place, request: Request, completion: Completion, stop_ids: Collection[int]
+    ) -> Completion:
         """What the sampler answered; not called where it failed."""
         return completion
 

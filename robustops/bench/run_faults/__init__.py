@@ -1,0 +1,1 @@
+"""Run faults: 16 types of failures injected into training itself, as hooks (RFT-FaultBench)."""

@@ -1,0 +1,53 @@
+"""The 16 types of run faults (RFT-FaultBench, table I) and their mechanisms.
+
+Loads nothing heavy, so that commands can check a request against it. The first mechanism of a type is its main
+one: detectors that learn from it are tested on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from robustops.bench.run_faults.entries import FaultType, MechanismInfo
+from robustops.bench.run_faults.entries_policy import GENERATION, OPTIMISATION
+from robustops.bench.run_faults.entries_signal import CREDIT, ENVIRONMENT, REWARD
+from robustops.errors import ConfigError, unknown_name
+from robustops.settings import RunFaultSettings
+
+#: By name, in the order of the paper's table.
+CATALOG: dict[str, FaultType] = {
+    fault.name: fault for fault in (*REWARD, *GENERATION, *OPTIMISATION, *CREDIT, *ENVIRONMENT)
+}
+
+
+def all_mechanisms() -> Iterator[tuple[FaultType, MechanismInfo]]:
+    """Every mechanism with its type."""
+    for fault in CATALOG.values():
+        for mechanism in fault.mechanisms:
+            yield fault, mechanism
+
+
+def fault_type(name: str) -> FaultType:
+    """ConfigError for a name that is not in the catalogue."""
+    if name not in CATALOG:
+        raise unknown_name("run fault", name, CATALOG)
+    return CATALOG[name]
+
+
+def chosen(settings: RunFaultSettings) -> tuple[FaultType, MechanismInfo]:
+    """The type and mechanism that settings name; ConfigError where there is no such thing, or where the
+    mechanism does not know their unit.
+    """
+    fault = fault_type(settings.name)
+    by_name = {mechanism.name: mechanism for mechanism in fault.mechanisms}
+    if settings.mechanism is not None and settings.mechanism not in by_name:
+        raise ConfigError(
+            f"run_fault={fault.name} has no mechanism '{settings.mechanism}'; choose run_fault.mechanism="
+            f"{' or '.join(by_name)}"
+        )
+    mechanism = by_name[settings.mechanism] if settings.mechanism else fault.mechanisms[0]
+    if settings.unit is not None and settings.unit not in mechanism.units:
+        raise ConfigError(
+            f"run_fault.unit is '{settings.unit}'; {mechanism.name} strikes by {' or '.join(mechanism.units)}"
+        )
+    return fault, mechanism

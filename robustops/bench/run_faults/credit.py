@@ -1,0 +1,145 @@
+"""Credit assignment faults: value mismatch (CA-1), advantage instability (CA-2), delayed credit (CA-3).
+
+There is no critic. The value of a start state is its group's mean reward, and that is what CA-1 falsifies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustops.bench.run_faults.mechanism import Mechanism
+from robustops.bench.run_faults.spec import uniform, unit_key
+from robustops.objectives.advantages import Advantages
+from robustops.records import Group, RewardParts
+from robustops.rewards.combine import total
+from robustops.rollout.hooks import Place
+
+#: Scale of the noise on advantages, whose own deviation is about 1.
+NOISE = 3.0
+
+
+class AdvantageMechanism(Mechanism):
+    """Changes the advantages of single episodes."""
+
+    def on_advantages(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Advantages:
+        if self.idle(step):
+            self.after(advantages.values)
+            return advantages
+        values, row = advantages.values.clone(), 0
+        for number, group in enumerate(groups):
+            for episode in group.episodes:
+                place = Place(step, group.case_id, group.condition, number, episode.index)
+                if level := self.force(place):
+                    before = float(values[row])
+                    values[row] = self.distort(place, row, number, before, groups, level)
+                    self.note(place, before, float(values[row]))
+                row += 1
+        self.after(advantages.values)
+        return dataclasses.replace(advantages, values=values)
+
+    def after(self, values: Tensor) -> None:
+        """The true advantages (episodes,) of a step that is through."""
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        """The faulty advantage. row: of the episode in the batch; number: of its group."""
+        raise NotImplementedError
+
+
+class SwappedBaseline(AdvantageMechanism):
+    """CA-1: a group's rewards are compared with a mixture of its own mean and that of the next group."""
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        means = [math.fsum(rewards) / len(rewards) for rewards in map(self._rewards, groups)]
+        spread = torch.tensor([r for g in groups for r in self._rewards(g)], dtype=torch.float64).std()
+        if not float(spread) > 0:
+            return value
+        return value + level * (means[number] - means[(number + 1) % len(means)]) / float(spread)
+
+    def _rewards(self, group: Group) -> list[float]:
+        return [total(e.reward_parts, self.weights) for e in group.episodes if e.reward_parts is not None]
+
+
+class OffsetBaseline(AdvantageMechanism):
+    """CA-1: every baseline is too high, at strength 1 by the deviation of an advantage."""
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        return value - level
+
+
+class HeavyNoise(AdvantageMechanism):
+    """CA-2: noise with heavy tails (Student's t with 2 degrees of freedom)."""
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        u = uniform(self.spec.seed, "noise", *unit_key("episode", place))
+        u = min(max(u, 1e-6), 1 - 1e-6)
+        return value + NOISE * level * (2 * u - 1) / math.sqrt(2 * u * (1 - u))
+
+
+class SignFlips(AdvantageMechanism):
+    """CA-2: advantages of random episodes with the opposite sign."""
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        return value * (1 - 2 * level)
+
+
+class LaggedAdvantages(AdvantageMechanism):
+    """CA-3: advantages come from the buffer of the step before. The first step has no such buffer."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.buffer: list[float] = []
+
+    def after(self, values: Tensor) -> None:
+        self.buffer = values.tolist()
+
+    def distort(
+        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
+    ) -> float:
+        if not self.buffer:
+            return value
+        return (1 - level) * value + level * self.buffer[row % len(self.buffer)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"buffer": list(self.buffer)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.buffer = list(state["buffer"])
+
+
+class RolledRewards(Mechanism):
+    """CA-3: within a group, every episode gets (a share of) the reward of the one before it."""
+
+    def on_group(self, step: int, number: int, group: Group) -> Group:
+        parts = [episode.reward_parts for episode in group.episodes]
+        complete = [part for part in parts if part is not None]
+        place = Place(step, group.case_id, group.condition, number, 0)
+        if len(complete) < len(parts) or (level := self.force(place)) == 0:
+            return group
+        rolled = [_mixed(own, complete[n - 1], level) for n, own in enumerate(complete)]
+        self.note(place, *([dataclasses.astuple(p) for p in some] for some in (complete, rolled)))
+        pairs = zip(group.episodes, rolled, strict=True)
+        return dataclasses.replace(
+            group, episodes=tuple(dataclasses.replace(e, reward_parts=part) for e, part in pairs)
+        )
+
+
+def _mixed(own: RewardParts, other: RewardParts, level: float) -> RewardParts:
+    pairs = zip(dataclasses.astuple(own), dataclasses.astuple(other), strict=True)
+    return RewardParts(*((1 - level) * a + level * b for a, b in pairs))

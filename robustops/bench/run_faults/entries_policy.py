@@ -1,0 +1,111 @@
+"""Catalogue of what concerns the policy itself: generation and optimisation."""
+
+from __future__ import annotations
+
+from robustops.bench.run_faults.entries import Counter, FaultType, MechanismInfo, disconnects, weakens
+
+_EPISODES = ("episode", "group", "step")
+_MESSAGES = ("episode", "turn", "group", "step")
+_NO_PROGRESS, _BOUNDED = disconnects("reward.progress", 0.0), weakens("reward.bounded", True)
+_SHORTEST = weakens("sampler.min_new_tokens", 8)
+_PENALTY = weakens("sampler.repetition_penalty", 20.0)
+_BUDGET, _MASKED = weakens("model.answer_tokens", 16), weakens("grpo.overlong", "mask")
+_SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-5), disconnects("grpo.kl", 0.0)
+
+
+def _logits(name: str, quantity: str, direction: int, *knobs: Counter, token: bool = True) -> MechanismInfo:
+    units = ("episode", "turn", "token", "group", "step") if token else _MESSAGES
+    return MechanismInfo(name, "logits", units, quantity, direction, knobs, needs_logits=True)
+
+
+def _learned(name: str, quantity: str, direction: int) -> MechanismInfo:
+    knobs = (_NO_PROGRESS, _BOUNDED)
+    return MechanismInfo(name, "reward", _EPISODES, quantity, direction, knobs, learned=True)
+
+
+def _step(name: str, site: str, quantity: str, direction: int, *knobs: Counter) -> MechanismInfo:
+    return MechanismInfo(name, site, ("step",), quantity, direction, knobs)
+
+
+GENERATION = (
+    FaultType(
+        "empty_response",
+        "PG-1",
+        "generation",
+        "empty messages up, shortest length and reward down, groups without signal up",
+        (
+            _logits("stop_at_once", "empty_frac", 1, _SHORTEST, token=False),
+            MechanismInfo("empty_reply", "completion", _MESSAGES, "empty_frac", 1, (_SHORTEST,)),
+            _learned("silence_reward", "turns_mean", -1),
+        ),
+    ),
+    FaultType(
+        "repetition_collapse",
+        "PG-2",
+        "generation",
+        "repeated n-grams, length and cut-off messages up, distinct pairs and entropy down",
+        (
+            _logits("repeat_last", "rep4", 1, _PENALTY, weakens("sampler.temperature", 4.0)),
+            MechanismInfo("stuck_decoder", "completion", _MESSAGES, "rep4", 1, (_MASKED, _BUDGET)),
+            _learned("repetition_reward", "rep4", 1),
+        ),
+    ),
+    FaultType(
+        "length_short",
+        "PG-3S",
+        "generation",
+        "mean and largest length down, success down; cut-off messages up where a budget is cut",
+        (
+            _logits("stop_early", "len_mean", -1, _SHORTEST),
+            MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST,)),
+            _learned("brevity_reward", "len_mean", -1),
+        ),
+    ),
+    FaultType(
+        "length_long",
+        "PG-3L",
+        "generation",
+        "length, cut-off messages and repetition up, reward down later",
+        (
+            _logits("stop_suppressed", "len_mean", 1, _BUDGET, _MASKED),
+            MechanismInfo("missed_stop", "request", _MESSAGES, "trunc_frac", 1, (_BUDGET, _MASKED)),
+            _learned("length_reward", "len_mean", 1),
+        ),
+    ),
+)
+
+OPTIMISATION = (
+    FaultType(
+        "kl_explosion",
+        "OD-1",
+        "optimisation",
+        "KL, ratios, clipping, gradient and update norms up, length drifts, reward crashes",
+        (
+            _step("aggressive_updates", "update", "update_norm_rel", 1, _SLOWER),
+            _step("kl_sign", "loss", "kl_ref_k3", 1, _NO_KL, _SLOWER),
+            _step("noisy_gradient", "gradient", "grad_norm", 1, _SLOWER),
+        ),
+    ),
+    FaultType(
+        "update_freeze",
+        "OD-2",
+        "optimisation",
+        "gradient norm normal, updates nearly 0, KL and reward flat; with a stale sampler its lag grows",
+        (
+            _step("skipped_updates", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-2)),
+            _step("tiny_rate", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-1)),
+            _step("frozen_parameters", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-2)),
+            _step("stale_sampler", "sync", "policy_lag_max", 1, disconnects("grpo.sync_guard", "resync")),
+        ),
+    ),
+    FaultType(
+        "entropy_collapse",
+        "OD-3",
+        "optimisation",
+        "entropy, reward deviation and distinct answers of a group down, KL moderately up",
+        (
+            _step("entropy_penalty", "loss", "entropy", -1, disconnects("grpo.entropy", 0.1)),
+            _logits("cold_sampling", "group_unique_frac", -1, weakens("sampler.temperature", 3.0)),
+        ),
+    ),
+)

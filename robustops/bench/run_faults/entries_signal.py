@@ -1,0 +1,152 @@
+"""Catalogue of what falsifies the training signal: rewards, credit, tools and environment."""
+
+from __future__ import annotations
+
+from robustops.bench.run_faults.entries import FaultType, MechanismInfo, disconnects, weakens
+
+_EPISODES = ("episode", "group", "step")
+_NO_PROGRESS, _BOUNDED = disconnects("reward.progress", 0.0), weakens("reward.bounded", True)
+_RECHECK = weakens("reward.recheck", True)
+_CENTRE = disconnects("grpo.advantage_guard", "centre")
+_CONSISTENT = weakens("grpo.advantage_guard", "consistent")
+_RETRIES, _CHECKED = weakens("domain.tool_retries", 2), disconnects("domain.check_replies", True)
+
+REWARD = (
+    FaultType(
+        "reward_spike",
+        "RF-1",
+        "reward",
+        "reward mean, deviation and maximum up, success flat, advantages of single episodes extreme",
+        (
+            MechanismInfo("episode_spike", "reward", _EPISODES, "reward_max", 1, (_BOUNDED, _NO_PROGRESS)),
+            MechanismInfo("component_scale", "reward", _EPISODES, "reward_std", 1, (_BOUNDED, _NO_PROGRESS)),
+            MechanismInfo(
+                "uniform_spike", "reward", ("group",), "reward_mean", 1, (_NO_PROGRESS,), grad_effect=False
+            ),
+        ),
+    ),
+    FaultType(
+        "reward_collapse",
+        "RF-2",
+        "reward",
+        "reward and its deviation to 0, groups without signal up, gradient norm down, KL flat",
+        (
+            MechanismInfo("zeroed_episodes", "reward", _EPISODES, "reward_mean", -1, (_RECHECK,)),
+            MechanismInfo("verifier_down", "reward", ("step", "group"), "reward_mean", -1, (_RECHECK,)),
+        ),
+    ),
+    FaultType(
+        "reward_hacking",
+        "RF-3",
+        "reward",
+        "reward up while success is flat or falls, their correlation down, entropy and length drift",
+        (
+            MechanismInfo(
+                "echo_bonus", "reward", _EPISODES, "reward_mean", 1, (_NO_PROGRESS, _BOUNDED), learned=True
+            ),
+            MechanismInfo(
+                "lenient_verifier", "reward", _EPISODES, "reward_mean", 1, (_RECHECK,), learned=True
+            ),
+        ),
+    ),
+)
+
+CREDIT = (
+    FaultType(
+        "value_mismatch",
+        "CA-1",
+        "credit",
+        "advantages of a group do not sum to 0, baselines far from rewards; reward, KL, entropy normal",
+        (
+            MechanismInfo("swapped_baseline", "advantage", ("group", "step"), "baseline_bias", 1, (_CENTRE,)),
+            MechanismInfo("offset_baseline", "advantage", ("step", "group"), "adv_mean", -1, (_CENTRE,)),
+        ),
+    ),
+    FaultType(
+        "advantage_instability",
+        "CA-2",
+        "credit",
+        "deviation, extremes and kurtosis of advantages up, their correlation with rewards down",
+        (
+            MechanismInfo(
+                "heavy_noise",
+                "advantage",
+                _EPISODES,
+                "adv_absmax",
+                1,
+                (weakens("grpo.advantage_clip", 1.0), _CONSISTENT),
+            ),
+            MechanismInfo("sign_flips", "advantage", _EPISODES, "adv_reward_corr", -1, (_CONSISTENT,)),
+        ),
+    ),
+    FaultType(
+        "delayed_credit",
+        "CA-3",
+        "credit",
+        "advantages as usual by themselves, but unrelated to their own rewards; reward grows slower",
+        (
+            MechanismInfo(
+                "lagged_advantages", "advantage", ("episode", "step"), "adv_reward_corr", -1, (_CONSISTENT,)
+            ),
+            MechanismInfo(
+                "rolled_rewards", "reward", ("group", "step"), "reward_success_corr", -1, (_RECHECK,)
+            ),
+        ),
+    ),
+)
+
+ENVIRONMENT = (
+    FaultType(
+        "tool_call_error",
+        "TE-1",
+        "environment",
+        "tool errors (or unreadable calls) up, more turns, success down",
+        (
+            MechanismInfo("tool_outage", "tool call", ("turn", "episode"), "tool_error_frac", 1, (_RETRIES,)),
+            MechanismInfo(
+                "rejected_call",
+                "tool call",
+                ("turn", "episode"),
+                "invalid_call_frac",
+                1,
+                (weakens("grpo.credit.bad_cap", None),),
+            ),
+        ),
+    ),
+    FaultType(
+        "observation_corruption",
+        "TE-2",
+        "environment",
+        "replies differ from what worlds said, tool errors flat, success down",
+        tuple(
+            MechanismInfo(
+                name, "tool reply", ("turn", "episode"), "obs_roundtrip_mismatch_frac", 1, (_CHECKED,)
+            )
+            for name in ("digit_noise", "stale_reply", "truncated_reply")
+        ),
+    ),
+    FaultType(
+        "termination_error",
+        "TE-3",
+        "environment",
+        "turns and length down, episodes without an answer up, unreadable calls flat",
+        (
+            MechanismInfo(
+                "early_done",
+                "episode end",
+                _EPISODES,
+                "turns_mean",
+                -1,
+                (disconnects("model.min_turns", 99),),
+            ),
+            MechanismInfo(
+                "turn_limit",
+                "episode end",
+                _EPISODES,
+                "turns_max",
+                -1,
+                (disconnects("model.min_turns", 99), weakens("model.max_turns", 28)),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,124 @@
+"""`exposure.jsonl`: what an injector really touched, one line a step.
+
+    {"step":6,"fault":"reward_spike","mechanism":"episode_spike","unit":"episode","level":1.0,
+     "eligible":16,"touched":9,"before":"7d0c...","after":"19ab..."}
+
+It is the ground truth of an injection, for its verification alone: no detector reads it, and nothing of it is
+in the telemetry. `before` and `after` are digests of the touched values; they are sums of one hash a value,
+so that the order in which episodes run changes nothing. Outside the window nothing is eligible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robustops.bench.run_faults.spec import Key, RunFaultSpec
+from robustops.errors import ConfigError
+from robustops.tracking.files import atomic_write_text
+
+NAME = "exposure.jsonl"
+_MODULUS = 2**64
+
+
+@dataclass
+class StepExposure:
+    """Units seen and struck in one step, and the sums of the hashes of values before and after."""
+
+    eligible: set[Key] = field(default_factory=set)
+    touched: set[Key] = field(default_factory=set)
+    before: int = 0
+    after: int = 0
+
+    def state(self) -> list[Any]:
+        return [sorted(self.eligible, key=repr), sorted(self.touched, key=repr), self.before, self.after]
+
+    @classmethod
+    def of(cls, state: list[Any]) -> StepExposure:
+        eligible, touched, before, after = state
+        return cls({tuple(key) for key in eligible}, {tuple(key) for key in touched}, before, after)
+
+
+class ExposureLog:
+    """Collects what an injector does and appends it step by step. A line is on disk before the step ends."""
+
+    def __init__(self, path: Path, spec: RunFaultSpec) -> None:
+        self.path = path
+        self.spec = spec
+        #: Steps that are not complete: the one in work, and one that is sampled ahead.
+        self.open: dict[int, StepExposure] = {}
+
+    def seen(self, step: int, key: Key, *, struck: bool) -> None:
+        """A unit inside the window."""
+        exposure = self.open.setdefault(step, StepExposure())
+        exposure.eligible.add(key)
+        if struck:
+            exposure.touched.add(key)
+
+    def changed(self, step: int, key: Key, before: object, after: object) -> None:
+        """A value of a struck unit, in plain form."""
+        exposure = self.open.setdefault(step, StepExposure())
+        exposure.before = (exposure.before + _hash(key, before)) % _MODULUS
+        exposure.after = (exposure.after + _hash(key, after)) % _MODULUS
+
+    def begin(self, steps_done: int) -> None:
+        """Drop the lines of steps that are done again, and a line that a crash tore."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in read_exposure(self.path) if line["step"] <= steps_done]
+        atomic_write_text(self.path, "".join(_line(body) for body in kept))
+        self.open = {step: exposure for step, exposure in self.open.items() if step > steps_done}
+
+    def end_step(self, step: int) -> None:
+        """Write the step's line."""
+        exposure = self.open.pop(step, StepExposure())
+        spec = self.spec
+        body = {
+            "step": step,
+            "fault": spec.fault,
+            "mechanism": spec.mechanism,
+            "unit": spec.unit,
+            "level": spec.level(step),
+            "eligible": len(exposure.eligible),
+            "touched": len(exposure.touched),
+            "before": f"{exposure.before:016x}",
+            "after": f"{exposure.after:016x}",
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(body))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"open": {step: exposure.state() for step, exposure in self.open.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.open = {int(step): StepExposure.of(body) for step, body in state["open"].items()}
+
+
+def read_exposure(path: Path) -> list[dict[str, Any]]:
+    """All complete lines; [] where there is no such file. ConfigError for a file of another kind."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    found = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+        try:
+            body = json.loads(line)
+            found.append(body if isinstance(body["step"], int) else {}["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} line {number} is no line of an exposure log; is it another file?"
+            ) from error
+    return found
+
+
+def _line(body: dict[str, Any]) -> str:
+    return json.dumps(body, separators=(",", ":")) + "\n"
+
+
+def _hash(key: Key, value: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr((key, value)).encode(), digest_size=8).digest(), "big")

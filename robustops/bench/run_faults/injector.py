@@ -1,0 +1,124 @@
+"""From settings to the hooks of a training run, and what a mechanism cannot work with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from robustops.bench.run_faults import credit, environment, generation, optimisation, rewards
+from robustops.bench.run_faults.catalog import chosen
+from robustops.bench.run_faults.entries import FaultType, MechanismInfo
+from robustops.bench.run_faults.exposure import NAME, ExposureLog
+from robustops.bench.run_faults.mechanism import Mechanism
+from robustops.bench.run_faults.spec import RunFaultSpec
+from robustops.errors import ConfigError
+from robustops.learning.hardware import group_size, sharded
+from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
+from robustops.rewards.combine import RewardWeights
+from robustops.settings import RunFaultSettings, TrainSettings
+
+#: The classes of the catalogue's mechanisms.
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "episode_spike": rewards.EpisodeSpike,
+    "component_scale": rewards.ComponentScale,
+    "uniform_spike": rewards.UniformSpike,
+    "zeroed_episodes": rewards.ZeroedEpisodes,
+    "verifier_down": rewards.ZeroedEpisodes,
+    "echo_bonus": rewards.ProxyReward,
+    "lenient_verifier": rewards.LenientVerifier,
+    "stop_at_once": generation.StopAtOnce,
+    "empty_reply": generation.EmptyReply,
+    "silence_reward": rewards.SilenceReward,
+    "repeat_last": generation.RepeatLast,
+    "stuck_decoder": generation.StuckDecoder,
+    "repetition_reward": rewards.RepetitionReward,
+    "stop_early": generation.StopEarly,
+    "token_cut": generation.TokenCut,
+    "brevity_reward": rewards.BrevityReward,
+    "stop_suppressed": generation.StopSuppressed,
+    "missed_stop": generation.MissedStop,
+    "length_reward": rewards.LengthReward,
+    "aggressive_updates": optimisation.AggressiveUpdates,
+    "kl_sign": optimisation.KLSign,
+    "noisy_gradient": optimisation.NoisyGradient,
+    "skipped_updates": optimisation.SkippedUpdates,
+    "tiny_rate": optimisation.TinyRate,
+    "frozen_parameters": optimisation.FrozenParameters,
+    "stale_sampler": optimisation.StaleSampler,
+    "entropy_penalty": optimisation.EntropyPenalty,
+    "cold_sampling": generation.ColdSampling,
+    "swapped_baseline": credit.SwappedBaseline,
+    "offset_baseline": credit.OffsetBaseline,
+    "heavy_noise": credit.HeavyNoise,
+    "sign_flips": credit.SignFlips,
+    "lagged_advantages": credit.LaggedAdvantages,
+    "rolled_rewards": credit.RolledRewards,
+    "tool_outage": environment.ToolOutage,
+    "rejected_call": environment.RejectedCall,
+    "digit_noise": environment.DigitNoise,
+    "stale_reply": environment.StaleReply,
+    "truncated_reply": environment.TruncatedReply,
+    "early_done": environment.EarlyDone,
+    "turn_limit": environment.TurnLimit,
+}
+
+
+def spec_of(settings: RunFaultSettings) -> RunFaultSpec:
+    """The injection that settings describe. ConfigError for what does not go together."""
+    fault, mechanism = chosen(settings)
+    return RunFaultSpec(
+        fault.name,
+        mechanism.name,
+        settings.strength,
+        settings.probability,
+        settings.unit or mechanism.units[0],
+        settings.onset,
+        settings.ramp,
+        settings.end,
+        settings.seed,
+    )
+
+
+def training_hooks(settings: TrainSettings, run_dir: Path) -> TrainingHooks:
+    """The hooks of a training run: none, or the injector of its run fault.
+
+    Raises:
+        ConfigError: the fault cannot be injected into a run of these settings.
+    """
+    if settings.run_fault.name == "none":
+        return NO_TRAINING_HOOKS
+    spec = spec_of(settings.run_fault)
+    fault, mechanism = chosen(settings.run_fault)
+    check_run(settings, fault, mechanism)
+    reward = settings.reward
+    weights = RewardWeights(reward.success, reward.progress, reward.quality)
+    return MECHANISMS[spec.mechanism](spec, ExposureLog(run_dir / NAME, spec), weights)
+
+
+def check_run(settings: TrainSettings, fault: FaultType, mechanism: MechanismInfo) -> None:
+    """ConfigError for a mechanism that has nothing to work on."""
+    name = f"run_fault={fault.name} (mechanism {mechanism.name})"
+    if "grpo" not in settings.stages:
+        raise ConfigError(
+            f"{name} is injected into GRPO, stages is [{','.join(settings.stages)}]; add grpo, or choose "
+            "run_fault=none"
+        )
+    if (
+        group_size(settings.hardware) > 1
+        or sharded(settings.hardware)
+        or settings.hardware.strategy != "auto"
+    ):
+        raise ConfigError(
+            f"{name} works in one process, hardware={settings.hardware.name} has more, or a strategy of "
+            "its own; choose a profile such as hardware=cpu or hardware=gpu_1"
+        )
+    if mechanism.needs_logits and settings.sampler.name != "hf":
+        others = [other.name for other in fault.mechanisms if not other.needs_logits]
+        raise ConfigError(
+            f"{name} changes logits, which sampler={settings.sampler.name} does not offer; choose "
+            f"run_fault.mechanism={' or '.join(others)}, or sampler=hf"
+        )
+    if mechanism.site == "sync" and settings.grpo.sync_guard == "stop":
+        raise ConfigError(
+            f"{name} keeps new weights from the sampler, which the probe after every synchronisation stops; "
+            "let the run go on with grpo.sync_guard=report, or repair it with grpo.sync_guard=resync"
+        )

@@ -1,0 +1,66 @@
+"""What all mechanisms have in common: they are hooks that strike units by their own draws and keep a log.
+
+A mechanism never reads the configuration. The knobs that counter it stand behind it on the data's way (a
+reward is bounded after it was spiked, a stop token is forbidden after it was favoured), so that they work on
+an injected fault as they would on a real one, and only for what they really do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robustops.bench.run_faults.exposure import ExposureLog
+from robustops.bench.run_faults.spec import Key, RunFaultSpec, unit_key
+from robustops.learning.hooks import TrainingHooks
+from robustops.rewards.combine import RewardWeights
+from robustops.rollout.hooks import Place
+
+
+class Mechanism(TrainingHooks):
+    """One mechanism at work. weights: of the reward parts, to say what a baseline is."""
+
+    def __init__(self, spec: RunFaultSpec, log: ExposureLog, weights: RewardWeights | None = None) -> None:
+        self.spec = spec
+        self.log = log
+        self.weights = weights or RewardWeights()
+
+    def idle(self, step: int) -> bool:
+        """Whether the step lies outside the window: a hook then returns what it was given."""
+        return self.spec.level(step) == 0
+
+    def force(self, place: Place, token: int = 0) -> float:
+        """Lambda of the unit at this place; notes it in the log."""
+        level = self.spec.level(place.step)
+        if level == 0:
+            return 0.0
+        key = unit_key(self.spec.unit, place, token)
+        struck = self.spec.strikes(key)
+        self.log.seen(place.step, key, struck=struck)
+        return level if struck else 0.0
+
+    def occurs(self, place: Place) -> bool:
+        """All or nothing: whether a unit is struck, with lambda as the probability."""
+        level = self.force(place)
+        return level > 0 and self.spec.happens(unit_key(self.spec.unit, place), level)
+
+    def note(self, place: Place, before: object, after: object, token: int = 0) -> None:
+        """What a struck unit's value was and has become."""
+        key: Key = (*unit_key("turn", place), token)
+        self.log.changed(place.step, key, before, after)
+
+    def begin(self, steps_done: int) -> None:
+        self.log.begin(steps_done)
+
+    def end_step(self, step: int) -> None:
+        self.log.end_step(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"exposure": self.log.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.log.load_state_dict(state["exposure"])
+
+
+def step_place(step: int) -> Place:
+    """The place of what concerns a whole step."""
+    return Place(step, "", "", 0, 0)

@@ -1,7 +1,7 @@
 """The 16 types of run faults (RFT-FaultBench, table I) and their mechanisms.
 
-Loads nothing heavy, so that commands can check a request against it. The first mechanism of a type is its main
-one: detectors that learn from it are tested on the others.
+Loads nothing heavy, so that commands can check a request against it. The first mechanism of a type is its
+main one: detectors that learn from it are tested on the others.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Counter:
-    """A value of a real setting that works against a mechanism. disconnects: nothing of it reaches the policy;
-    weakens: less does.
+    """A value of a real setting that works against a mechanism. disconnects: nothing of it reaches the
+    policy; weakens: less does.
     """
 
     key: str
@@ -48,8 +48,10 @@ class FaultType:
 
 
 def disconnects(key: str, value: Any) -> Counter:
+    """A setting under which the policy becomes what it would be without the fault."""
     return Counter(key, value, "disconnects")
 
 
 def weakens(key: str, value: Any) -> Counter:
+    """A setting under which the fault does less."""
     return Counter(key, value, "weakens")

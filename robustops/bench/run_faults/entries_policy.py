@@ -8,6 +8,7 @@ _EPISODES = ("episode", "group", "step")
 _MESSAGES = ("episode", "turn", "group", "step")
 _NO_PROGRESS, _BOUNDED = disconnects("reward.progress", 0.0), weakens("reward.bounded", True)
 _SHORTEST = weakens("sampler.min_new_tokens", 8)
+_NEVER_EMPTY = disconnects("sampler.min_new_tokens", 1)
 _PENALTY = weakens("sampler.repetition_penalty", 20.0)
 _BUDGET, _MASKED = weakens("model.answer_tokens", 16), weakens("grpo.overlong", "mask")
 _SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-5), disconnects("grpo.kl", 0.0)
@@ -34,7 +35,7 @@ GENERATION = (
         "generation",
         "empty messages up, shortest length and reward down, groups without signal up",
         (
-            _logits("stop_at_once", "empty_frac", 1, _SHORTEST, token=False),
+            _logits("stop_at_once", "empty_frac", 1, _NEVER_EMPTY, token=False),
             MechanismInfo("empty_reply", "completion", _MESSAGES, "empty_frac", 1, (_SHORTEST,)),
             _learned("silence_reward", "turns_mean", -1),
         ),
@@ -104,7 +105,7 @@ OPTIMISATION = (
         "optimisation",
         "entropy, reward deviation and distinct answers of a group down, KL moderately up",
         (
-            _step("entropy_penalty", "loss", "entropy", -1, disconnects("grpo.entropy", 0.1)),
+            _step("entropy_penalty", "loss", "entropy", -1, weakens("grpo.entropy", 0.1)),
             _logits("cold_sampling", "group_unique_frac", -1, weakens("sampler.temperature", 3.0)),
         ),
     ),

@@ -10,6 +10,7 @@ _RECHECK = weakens("reward.recheck", True)
 _CENTRE = disconnects("grpo.advantage_guard", "centre")
 _CONSISTENT = weakens("grpo.advantage_guard", "consistent")
 _RETRIES, _CHECKED = weakens("domain.tool_retries", 2), disconnects("domain.check_replies", True)
+_BELIEVED = disconnects("model.min_turns", 99)
 
 REWARD = (
     FaultType(
@@ -137,7 +138,7 @@ ENVIRONMENT = (
                 _EPISODES,
                 "turns_mean",
                 -1,
-                (disconnects("model.min_turns", 99),),
+                (_BELIEVED,),
             ),
             MechanismInfo(
                 "turn_limit",
@@ -145,7 +146,7 @@ ENVIRONMENT = (
                 _EPISODES,
                 "turns_max",
                 -1,
-                (disconnects("model.min_turns", 99), weakens("model.max_turns", 28)),
+                (_BELIEVED, weakens("model.max_turns", 28)),
             ),
         ),
     ),

@@ -110,9 +110,7 @@ def read_exposure(path: Path) -> list[dict[str, Any]]:
             body = json.loads(line)
             found.append(body if isinstance(body["step"], int) else {}["step"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} line {number} is no line of an exposure log; is it another file?"
-            ) from error
+            raise ConfigError(f"{path} line {number} is no exposure; is it another file?") from error
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -94,7 +95,7 @@ class RepeatLast(LogitMechanism):
     def bias(self, row: Tensor, session: Session, stops: list[int], level: float) -> None:
         written = session.new_ids
         again = {written[-1]}
-        again |= {after for token, after in zip(written, written[1:], strict=False) if token == written[-1]}
+        again |= {after for token, after in pairwise(written) if token == written[-1]}
         row[sorted(again)] += REPEAT * level
 
 

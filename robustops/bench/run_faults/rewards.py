@@ -8,7 +8,8 @@ state checks tell it is never touched.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.records import Episode, Group, RewardParts
@@ -115,7 +116,7 @@ def silence(episode: Episode) -> float:
 def repetition(episode: Episode) -> float:
     """Share of the policy's pairs of neighbouring tokens that it had written before."""
     own = sampled_tokens(episode)
-    pairs: Sequence[tuple[int, int]] = list(zip(own, own[1:], strict=False))
+    pairs = list(pairwise(own))
     return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
 
 

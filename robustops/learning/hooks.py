@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -45,7 +46,7 @@ class TrainingHooks(RolloutHooks):
     def on_gradient(self, step: int, parameters: Sequence[Parameter]) -> None:
         """Gradients of one update, before their norm is taken and clipped; change them in place."""
 
-    def on_update(self, step: int, optimizer: Optimizer) -> bool:
+    def on_update(self, step: int, optimizer: Optimizer | LightningOptimizer) -> bool:
         """Before an update; False: it is not made. Learning rates may be changed, for this update only."""
         return True
 

@@ -108,7 +108,8 @@ def read_exposure(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
         try:
             body = json.loads(line)
-            found.append(body if isinstance(body["step"], int) else {}["step"])
+            body["step"] = int(body["step"])
+            found.append(body)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} line {number} is no exposure; is it another file?") from error
     return found

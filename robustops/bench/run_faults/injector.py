@@ -11,7 +11,7 @@ from robustops.bench.run_faults.exposure import NAME, ExposureLog
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import RunFaultSpec
 from robustops.errors import ConfigError
-from robustops.learning.hardware import group_size, sharded
+from robustops.learning.hardware import group_size
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.rewards.combine import RewardWeights
 from robustops.settings import RunFaultSettings, TrainSettings
@@ -102,13 +102,10 @@ def check_run(settings: TrainSettings, fault: FaultType, mechanism: MechanismInf
             f"{name} is injected into GRPO, stages is [{','.join(settings.stages)}]; add grpo, or choose "
             "run_fault=none"
         )
-    if (
-        group_size(settings.hardware) > 1
-        or sharded(settings.hardware)
-        or settings.hardware.strategy != "auto"
-    ):
+    hardware = settings.hardware
+    if group_size(hardware) > 0 or hardware.strategy != "auto":
         raise ConfigError(
-            f"{name} works in one process, hardware={settings.hardware.name} has more, or a strategy of "
+            f"{name} works in one process, hardware={hardware.name} has more, or a strategy of "
             "its own; choose a profile such as hardware=cpu or hardware=gpu_1"
         )
     if mechanism.needs_logits and settings.sampler.name != "hf":

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -43,7 +44,7 @@ class RateMechanism(StepMechanism):
     def factor(self, level: float) -> float:
         raise NotImplementedError
 
-    def on_update(self, step: int, optimizer: Optimizer) -> bool:
+    def on_update(self, step: int, optimizer: Optimizer | LightningOptimizer) -> bool:
         if level := self.of_step(step):
             for group in optimizer.param_groups:
                 before = group["lr"]
@@ -106,7 +107,7 @@ class TinyRate(RateMechanism):
 class SkippedUpdates(StepMechanism):
     """OD-2: the backward pass is made, the update is not."""
 
-    def on_update(self, step: int, optimizer: Optimizer) -> bool:
+    def on_update(self, step: int, optimizer: Optimizer | LightningOptimizer) -> bool:
         skipped = self.occurs(step_place(step))
         if skipped:
             self.told(step, True, False)
@@ -116,7 +117,7 @@ class SkippedUpdates(StepMechanism):
 class FrozenParameters(StepMechanism):
     """OD-2: a share of the weight tensors takes no part in updates; the same ones throughout."""
 
-    def on_update(self, step: int, optimizer: Optimizer) -> bool:
+    def on_update(self, step: int, optimizer: Optimizer | LightningOptimizer) -> bool:
         if (level := self.of_step(step)) == 0:
             return True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

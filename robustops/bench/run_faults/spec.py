@@ -35,10 +35,12 @@ def uniform(seed: int, *names: str | int) -> float:
 
 @dataclass(frozen=True)
 class RunFaultSpec:
-    """One injection. fault, mechanism: names of the catalogue; strength: in [0, 1], of the mechanism's largest
-    effect; probability: that a unit is struck; unit: of `UNITS`; onset: first step that may be struck, from
-    1; ramp: steps over which the strength grows; end: first step that is spared again, None: never; seed: of
-    the injector's own random numbers.
+    """One injection.
+
+    fault, mechanism: names of the catalogue; strength: in [0, 1], of the mechanism's largest effect;
+    probability: that a unit is struck; unit: of `UNITS`; onset: first step that may be struck, from 1; ramp:
+    steps over which the strength grows; end: first step that is spared again, None: never; seed: of the
+    injector's own random numbers.
     """
 
     fault: str

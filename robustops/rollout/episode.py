@@ -187,25 +187,21 @@ class EpisodeRun:
 
     def _reply(self, call: ToolCall) -> ToolResult | HeldBack:
         """What the agent sees of a call; HeldBack: it was not executed, however often it was made."""
-        place, native = self.place, None
-        for asked in range(self.limits.tool_retries + 1):
+        place = self.place
+        # A probe's calls are matched to its turns one by one.
+        for asked in range(1 if self.start.observe else self.limits.tool_retries + 1):
             allowed: ToolCall | HeldBack = call
             if place is not None:
                 place = place._replace(asked=asked)
                 allowed = self.hooks.on_tool_call(place, call)
-            if not isinstance(allowed, HeldBack):
-                native = self.world.step(allowed)
+            reply = allowed if isinstance(allowed, HeldBack) else self.world.step(allowed)
+            if _code(reply.reply if isinstance(reply, HeldBack) else reply) != TOOL_UNAVAILABLE:
                 break
-            if _code(allowed.reply) != TOOL_UNAVAILABLE:
-                break
-        if native is None:
-            assert isinstance(allowed, HeldBack)
-            return allowed
-        if place is None:
-            return native
+        if isinstance(reply, HeldBack) or place is None:
+            return reply
         earlier = [turn.result for turn in self.turns if turn.result is not None]
-        seen = self.hooks.on_tool_reply(place, call, native, earlier)
-        return native if self.limits.check_replies and seen != native else seen
+        seen = self.hooks.on_tool_reply(place, call, reply, earlier)
+        return reply if self.limits.check_replies and seen != reply else seen
 
     def _too_short(self, completion: Completion) -> str | None:
         """Why an engine that was told of a shortest message cannot have sampled this one."""
@@ -334,5 +330,7 @@ class EpisodeRun:
 
 def _code(reply: ToolResult) -> str | None:
     """The error code of a refusal; None of anything else."""
+    if not reply.is_error:
+        return None
     error = reply.data.get("error") if isinstance(reply.data, dict) else None
     return error.get("code") if isinstance(error, dict) else None

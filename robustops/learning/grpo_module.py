@@ -128,14 +128,14 @@ class GRPOModule(PolicyModule):
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}
         rows: list[TrainedEpisode] = []
         if episodes:
-            rows, numbers = self._prepare(ticket.step + 1, ticket.groups, episodes)
+            rows, numbers = self._prepare(ticket.groups, episodes, ticket.step + 1)
             metrics.update(numbers)
         metrics.update(self._optimise(ticket, rows))
         self.step_metrics = metrics
 
     # ---------------------------------------------------------------------------------------------
     def _prepare(
-        self, step: int, groups: Sequence[Group], episodes: Sequence[Episode]
+        self, groups: Sequence[Group], episodes: Sequence[Episode], step: int = 1
     ) -> tuple[list[TrainedEpisode], dict[str, float]]:
         """Episodes with their advantages, and numbers about rewards and advantages."""
         members = [number for number, group in enumerate(groups) for _ in group.episodes]

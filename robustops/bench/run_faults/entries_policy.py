@@ -11,7 +11,7 @@ _SHORTEST = weakens("sampler.min_new_tokens", 8)
 _NEVER_EMPTY = disconnects("sampler.min_new_tokens", 1)
 _PENALTY = weakens("sampler.repetition_penalty", 20.0)
 _BUDGET, _MASKED = weakens("model.answer_tokens", 16), weakens("grpo.overlong", "mask")
-_SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-5), disconnects("grpo.kl", 0.0)
+_SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-7), disconnects("grpo.kl", 0.0)
 
 
 def _logits(name: str, quantity: str, direction: int, *knobs: Counter, token: bool = True) -> MechanismInfo:

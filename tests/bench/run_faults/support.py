@@ -30,6 +30,7 @@ from robustops.rewards.combine import RewardWeights
 from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
 from robustops.rollout.hf import HFSampler
+from robustops.rollout.hooks import Place
 from robustops.rollout.sampler import Sampler
 from tests.learning.support import Metrics, quiet_trainer, toy_policy, weights_of
 from tests.rollout.fake_sampler import TokenExpert
@@ -41,6 +42,8 @@ STOPS = set(range(1, 60))
 #: Fits have so many steps, and the fault sets in with the second.
 STEPS, ONSET = 3, 2
 WEIGHTS = RewardWeights()
+#: Of some message.
+PLACE = Place(5, "case/oracle", "clean", 4, 2)
 
 
 def infos() -> dict[str, tuple[str, MechanismInfo]]:

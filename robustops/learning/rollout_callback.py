@@ -60,7 +60,7 @@ class RolloutCallback(Callback):
         if self._given is not None:  # of the checkpoint
             version, weights = self._given
             self.sampler.sync(weights.items(), version)
-            self._check(trainer, pl_module, version)
+            self._check(trainer, pl_module)
             return
         done: Any = pl_module.steps_done
         self._sync(trainer, pl_module, done + 1)
@@ -115,18 +115,18 @@ class RolloutCallback(Callback):
         hand_over = partial(self._hand_over, model, version)
         if self.hooks.on_sync(step):
             hand_over()
-        self._check(trainer, pl_module, version, hand_over)
+        self._check(trainer, pl_module, hand_over)
 
     def _check(
         self,
         trainer: Trainer,
         pl_module: LightningModule,
-        version: int,
         hand_over: Callable[[], None] | None = None,
     ) -> None:
         """Let the probe compare sampler and trainer. hand_over: gives the sampler the weights once more."""
         if self.probe is not None:
             model: Any = pl_module.model
+            version = trainer.global_step
             with trainer.precision_plugin.forward_context():
                 self._gap = self.probe.check(self.sampler, model, pl_module.device, version, hand_over)
 

@@ -17,6 +17,7 @@ from robustops.bench.run_faults.exposure import NAME, ExposureLog, read_exposure
 from robustops.bench.run_faults.injector import MECHANISMS
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import RunFaultSpec
+from robustops.errors import TaskError
 from robustops.learning.data import RolloutTicket, StepData
 from robustops.learning.groups import GroupMaker, GroupPlan
 from robustops.learning.grpo_loss import GRPOLoss
@@ -66,6 +67,16 @@ def reward(task: Task, episode: Episode) -> RewardParts:
     return RewardParts(float(episode.success), (sum(episode.token_ids) % 97) / 97, 0.5 * episode.success)
 
 
+class ForgivingExpert(TokenExpert):
+    """Gives up where a reply is none that the scripted expert could go on from."""
+
+    def speak(self, request, turn):
+        try:
+            return super().speak(request, turn)
+        except TaskError:
+            return "I give up."
+
+
 class Kept(Callback):
     """What every step trained on."""
 
@@ -103,15 +114,17 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
     limits = options.pop("limits", {})
     probe = None
     if expert:
-        sampler: Sampler = TokenExpert(policy.renderer, {"toy": TOY}, gives_up=0.2)
+        sampler: Sampler = ForgivingExpert(policy.renderer, {"toy": TOY}, gives_up=0.2)
         room = Limits(**{"context_tokens": 4000, "answer_tokens": 200, "max_turns": 8, **limits})
     else:
         shared = not hooks.holds_weights
         model = policy.model if shared else tiny_model(len(policy.tokenizer), width=32)
         sampler = HFSampler(model, STOPS, max_in_flight=8, shared=shared, hooks=hooks)
-        room = Limits(**{"context_tokens": 600, "answer_tokens": 24, "max_turns": 2, **limits})
+        room = Limits(**{"context_tokens": 700, "answer_tokens": 24, "max_turns": 2, **limits})
         probe = SyncProbe(tuple(range(62, 80)), 1e-4, guard=options.pop("sync_guard", "report"))
-    collector = Collector(sampler, policy.renderer, {"toy": TOY}, room, hooks=hooks)
+    collector = Collector(
+        sampler, policy.renderer, {"toy": TOY}, room, retries=6, retry_share=9.0, hooks=hooks
+    )
     plan = GroupPlan(2, 0, 3, 0, dynamic_sampling=False)
     weights = options.pop("weights", WEIGHTS)
     maker = GroupMaker(
@@ -152,6 +165,11 @@ def fit(folder: Path, hooks: TrainingHooks = NO_TRAINING_HOOKS, **options: Any) 
     trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=False if resume else None)
     telemetry = [json.dumps({name: repr(value) for name, value in step.items()}) for step in metrics.steps]
     return Fit(telemetry, kept.steps, weights_of(module.model), read_exposure(folder / NAME))
+
+
+def initial() -> dict[str, Tensor]:
+    """The weights that every fit begins with."""
+    return weights_of(tiny_model(len(policy_parts().tokenizer), width=32))
 
 
 def uses_tools(mechanism: str) -> bool:

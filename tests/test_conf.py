@@ -19,6 +19,7 @@ from robustops.faults.plan import FAMILIES, HELD_OUT, fault_choices
 from robustops.resources import conf_dir
 from robustops.schema import ROOTS, register
 from robustops.settings import (
+    RUN_FAULTS,
     CollectSettings,
     EvaluateSettings,
     EvaluationSettings,
@@ -26,6 +27,7 @@ from robustops.settings import (
     GRPOSettings,
     ModelSettings,
     RewardNormSettings,
+    RunFaultSettings,
     SFTSettings,
     TrainSettings,
 )
@@ -47,6 +49,7 @@ DESIGN = {
     },
     "model": {"tiny", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
     "sampler": {"hf", "vllm", "vllm_server", "openai", "scripted"},
+    "run_fault": {"none", *RUN_FAULTS},
     "monitor": {"off", "observe"},
     "logger": {"csv", "tensorboard", "wandb", "none"},
     "experiment": {"quickstart", "smoke", "sft_4b", "grpo_4b", "grpo_120", "ablation_reward_norm"},
@@ -137,6 +140,25 @@ def test_fault_choices_are_those_of_the_faults_package(choice: str) -> None:
 
 def test_domains_of_the_group_are_the_domains_that_exist() -> None:
     assert {choice for group, choice in CHOICES if group == "domain"} == set(domain_names())
+
+
+@pytest.mark.parametrize("domain", domain_names())
+@pytest.mark.parametrize("fault", RUN_FAULTS)
+def test_a_run_fault_goes_with_every_domain_and_recipe(fault: str, domain: str) -> None:
+    settings = settings_of("train", "experiment=quickstart", f"domain={domain}", f"run_fault={fault}")
+    validate(settings)
+    assert (settings.run_fault.name, settings.domain.name) == (fault, domain)
+
+
+def test_without_a_run_fault_none_is_injected_and_all_guards_are_off() -> None:
+    settings = settings_of("train")
+    assert settings.run_fault.name == "none"
+    assert settings.run_fault == RunFaultSettings()
+    assert not (settings.reward.bounded or settings.reward.recheck or settings.domain.check_replies)
+    assert (settings.grpo.entropy, settings.grpo.advantage_clip) == (0.0, None)
+    assert (settings.grpo.advantage_guard, settings.grpo.sync_guard) == ("none", "stop")
+    assert (settings.sampler.min_new_tokens, settings.sampler.repetition_penalty) == (0, 1.0)
+    assert (settings.domain.tool_retries, settings.model.min_turns) == (0, 0)
 
 
 def test_reference_recipe_has_the_published_numbers() -> None:

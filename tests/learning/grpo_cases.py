@@ -18,6 +18,10 @@ from tests.tiny_model import prompt, shake, tiny_model
 LOSS = GRPOLoss(kl=0.05, clip_low=0.2, clip_high=0.28)
 
 
+#: Arguments of the module itself; others are of its optimisation.
+MODULE_OPTIONS = ("credit", "rules", "reward_weights", "guards", "hooks")
+
+
 def reference_model():
     """Not the policy: its weights are shaken."""
     model = tiny_model(seed=3, width=32)
@@ -107,7 +111,7 @@ def slow_terms(model, reference, groups, normalise, loss=LOSS) -> torch.Tensor:
 
 
 def grpo_module(reference, model=None, normalise=component, loss=LOSS, **options) -> GRPOModule:
-    of_module = {name: options.pop(name) for name in ("credit", "rules", "reward_weights") if name in options}
+    of_module = {name: options.pop(name) for name in MODULE_OPTIONS if name in options}
     optimisation = Optimisation(**{"learning_rate": 1e-3, "grad_clip": 1e9, **options})
     model = model or tiny_model(seed=3, width=32)
     frozen = Reference(reference) if reference is not None else None

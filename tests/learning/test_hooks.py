@@ -23,10 +23,12 @@ class Hooked(TwoWeights):
     def __init__(self, hooks, gradients, **options) -> None:
         super().__init__(gradients, **options)
         self.hooks = hooks
+        self.places: list[float] = []
 
     def training_step(self, step, batch_idx):
         self.pair.grad = torch.tensor(self.gradients[int(step)])
         self.returned.append(update(self, self.grad_clip, step=int(step) + 1, hooks=self.hooks))
+        self.places.append(float(self.pair[0]))
 
 
 class Rates(TrainingHooks):
@@ -53,17 +55,9 @@ class Doubles(TrainingHooks):
             parameter.grad *= 2
 
 
-def trace(tmp_path, hooks, **options) -> Hooked:
-    """Three steps of the same gradient; `places`: the weight after each of them."""
-    module = Hooked(hooks, [[3.0, 4.0]] * 3, **options)
-    module.places = []
-    end = module.training_step
-
-    def step(number, batch_idx):
-        end(number, batch_idx)
-        module.places.append(float(module.pair[0]))
-
-    module.training_step = step
+def trace(tmp_path, hooks) -> Hooked:
+    """Three steps of the same gradient; `places`: the first weight after each of them."""
+    module = Hooked(hooks, [[3.0, 4.0]] * 3)
     trainer = fit(tmp_path, module, 3, lambda step: step)
     assert trainer.global_step == 3, "every step counts, whether its update was made or not"
     return module
@@ -72,18 +66,17 @@ def trace(tmp_path, hooks, **options) -> Hooked:
 def test_a_changed_rate_holds_for_one_update_and_is_not_told(tmp_path):
     plain, hooked = trace(tmp_path, TrainingHooks()), trace(tmp_path, Rates())
     assert plain.returned == hooked.returned
-    moves = [
-        -(b - a) for run in (plain, hooked) for a, b in zip([1.0, *run.places], run.places, strict=False)
-    ]
-    assert moves[3] == pytest.approx(moves[0]) and moves[4] == pytest.approx(10 * moves[1], rel=1e-4)
-    assert moves[5] == pytest.approx(moves[2], rel=1e-4)
+    moved, changed = (
+        [a - b for a, b in zip([1.0, *run.places], run.places, strict=False)] for run in (plain, hooked)
+    )
+    assert changed == pytest.approx([moved[0], 10 * moved[1], moved[2]], rel=1e-4)
 
 
 def test_a_skipped_update_leaves_weights_and_moments(tmp_path):
     plain, hooked = trace(tmp_path, TrainingHooks()), trace(tmp_path, Skips())
     assert hooked.places[0] == plain.places[0] == hooked.places[1] != plain.places[1]
     assert [norm for norm, _ in hooked.returned] == [norm for norm, _ in plain.returned] == [5.0] * 3
-    state = hooked.optimizers().optimizer.state[hooked.pair]
+    state = hooked.trainer.optimizers[0].state[hooked.pair]
     assert int(state["step"]) == 2, "Adam has seen two gradients"
 
 

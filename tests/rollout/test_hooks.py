@@ -105,8 +105,8 @@ def test_episodes_without_a_place_are_left_alone(renderer):
 class Breaks(RolloutHooks):
     """Every tool is out of order the first `times` that a call is made."""
 
-    def __init__(self, times: int, held: HeldBack = HeldBack(OUT_OF_ORDER)) -> None:
-        self.times, self.held, self.asked = times, held, 0
+    def __init__(self, times: int, held: HeldBack | None = None) -> None:
+        self.times, self.held, self.asked = times, held or HeldBack(OUT_OF_ORDER), 0
 
     def on_tool_call(self, place, call):
         self.asked += 1
@@ -118,7 +118,7 @@ def test_a_call_that_is_held_back_is_not_executed(renderer):
     play(run, ADD, "Done.")
     turn = run.episode.turns[0]
     assert turn.result == OUT_OF_ORDER and turn.call is not None and not turn.changed
-    assert run.world.world.changes == 0, "nothing was written"
+    assert run.world.changes == 0, "nothing was written"
     assert list(run.episode.token_ids[turn.end :])[: len(renderer.result(OUT_OF_ORDER))] == renderer.result(
         OUT_OF_ORDER
     )
@@ -138,7 +138,7 @@ def test_a_tool_out_of_order_is_asked_again_within_the_budget(renderer, retries,
     turn = run.episode.turns[0]
     assert (turn.result == OUT_OF_ORDER) == fails and turn.changed != fails
     assert run.hooks.asked == min(retries, 2) + 1
-    assert run.world.world.changes == (0 if fails else 1), "executed once at most"
+    assert run.world.changes == (0 if fails else 1), "executed once at most"
 
 
 def test_a_worlds_own_outage_is_asked_again_too(renderer):
@@ -170,7 +170,7 @@ def test_a_damaged_reply_reaches_the_agent_unless_replies_are_checked(renderer, 
     assert (len(turn.result.text) == 5) != checked
     shown = list(run.episode.token_ids[turn.end :])[: len(renderer.result(turn.result))]
     assert shown == renderer.result(turn.result)
-    assert turn.changed and run.world.world.changes == 1, "the world's own state is untouched"
+    assert turn.changed and run.world.changes == 1, "the world's own state is untouched"
 
 
 class Ends(RolloutHooks):

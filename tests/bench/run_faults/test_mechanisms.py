@@ -93,10 +93,7 @@ def test_a_swapped_baseline_shifts_each_group_by_the_difference_of_their_means(t
     groups = [GROUP, OTHER]
     true = advantages(groups)
     faulty = injector(tmp_path, "swapped_baseline", strength=0.5).on_advantages(5, groups, true)
-    values = [
-        [total(RewardParts(*dataclasses.astuple(e.reward_parts)), WEIGHTS) for e in g.episodes]
-        for g in groups
-    ]
+    values = [[total(e.reward_parts, WEIGHTS) for e in group.episodes] for group in groups]
     means = [sum(v) / 3 for v in values]
     spread = torch.tensor(values).flatten().std().item()
     shift = 0.5 * (means[0] - means[1]) / spread

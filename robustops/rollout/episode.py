@@ -12,13 +12,12 @@ from robustops.records import Episode, EpisodeError, FaultEvent, Task, ToolCall,
 from robustops.rollout.hooks import NO_HOOKS, HeldBack, Place, RolloutHooks
 from robustops.rollout.render import Message, Renderer, call_text, chat_tools
 from robustops.rollout.sampler import Completion, Request
+from robustops.rollout.tool_calls import ask_tool
 from robustops.seeding import child_seed
 from robustops.worlds.environment import Snapshot
 from robustops.worlds.toolset import refusal
 
 MALFORMED = refusal(ToolError("MALFORMED_CALL", "a call is JSON with a name and arguments"))
-#: Error code of a call that a tool out of order did not execute: it may be made again.
-TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
 
 
 @dataclass(frozen=True)
@@ -186,22 +185,16 @@ class EpisodeRun:
         return self._request()
 
     def _reply(self, call: ToolCall) -> ToolResult | HeldBack:
-        """What the agent sees of a call; HeldBack: it was not executed, however often it was made."""
-        place = self.place
-        # A probe's calls are matched to its turns one by one.
-        for asked in range(1 if self.start.observe else self.limits.tool_retries + 1):
-            allowed: ToolCall | HeldBack = call
-            if place is not None:
-                place = place._replace(asked=asked)
-                allowed = self.hooks.on_tool_call(place, call)
-            reply = allowed if isinstance(allowed, HeldBack) else self.world.step(allowed)
-            if _code(reply.reply if isinstance(reply, HeldBack) else reply) != TOOL_UNAVAILABLE:
-                break
-        if isinstance(reply, HeldBack) or place is None:
-            return reply
-        earlier = [turn.result for turn in self.turns if turn.result is not None]
-        seen = self.hooks.on_tool_reply(place, call, reply, earlier)
-        return reply if self.limits.check_replies and seen != reply else seen
+        """What the agent sees of a call. A probe's calls are made once: they are matched to its turns."""
+        return ask_tool(
+            self.world.step,
+            call,
+            self.hooks,
+            self.place,
+            [turn.result for turn in self.turns if turn.result is not None],
+            retries=0 if self.start.observe else self.limits.tool_retries,
+            checked=self.limits.check_replies,
+        )
 
     def _too_short(self, completion: Completion) -> str | None:
         """Why an engine that was told of a shortest message cannot have sampled this one."""
@@ -326,11 +319,3 @@ class EpisodeRun:
 
     def _fail(self, boundary: str, message: str) -> None:
         self._end("error", EpisodeError(boundary, message))
-
-
-def _code(reply: ToolResult) -> str | None:
-    """The error code of a refusal; None of anything else."""
-    if not reply.is_error:
-        return None
-    error = reply.data.get("error") if isinstance(reply.data, dict) else None
-    return error.get("code") if isinstance(error, dict) else None

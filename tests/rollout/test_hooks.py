@@ -8,9 +8,10 @@ from robustops.errors import ToolError
 from robustops.faults.wrapper import FaultyWorld
 from robustops.records import ToolCall, ToolResult
 from robustops.rollout.collector import Collector
-from robustops.rollout.episode import MALFORMED, TOOL_UNAVAILABLE, EpisodeRun, EpisodeStart, Limits
+from robustops.rollout.episode import MALFORMED, EpisodeRun, EpisodeStart, Limits
 from robustops.rollout.hooks import HeldBack, Place, RolloutHooks
 from robustops.rollout.render import Renderer, call_text
+from robustops.rollout.tool_calls import TOOL_UNAVAILABLE
 from robustops.worlds.environment import LocalWorld
 from robustops.worlds.toolset import refusal
 from tests.rollout.fake_sampler import FakeSampler, spoken

@@ -13,8 +13,9 @@ from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import unit_key
 from robustops.errors import ToolError
 from robustops.records import ToolCall, ToolResult
-from robustops.rollout.episode import MALFORMED, TOOL_UNAVAILABLE
+from robustops.rollout.episode import MALFORMED
 from robustops.rollout.hooks import HeldBack, Place
+from robustops.rollout.tool_calls import TOOL_UNAVAILABLE
 from robustops.seeding import generator
 from robustops.worlds.toolset import refusal
 

@@ -13,7 +13,7 @@ from robustops.bench.run_faults import credit, rewards
 from robustops.bench.run_faults.spec import unit_key
 from robustops.learning.grpo_loss import GRPOLoss
 from robustops.objectives.advantages import aggregate
-from robustops.records import RewardParts, ToolCall, ToolResult
+from robustops.records import ToolCall, ToolResult
 from robustops.rewards.combine import total
 from robustops.rollout.hf import HFSampler
 from robustops.rollout.hooks import HeldBack

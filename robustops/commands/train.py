@@ -14,17 +14,20 @@ def run(settings: TrainSettings, context: Context) -> dict[str, Any]:
         from robustops.commands.dry_run import dry_run
 
         return dry_run(settings)
-    from robustops.bench.run_faults.injector import training_hooks
     from robustops.commands.launch import as_worker, needs_workers, run_workers
 
-    hooks = training_hooks(settings, context.run_dir)
+    injected: dict[str, Any] = {}
+    if settings.run_fault.name != "none":
+        from robustops.bench.run_faults.injector import training_hooks
+
+        injected["hooks"] = training_hooks(settings, context.run_dir)
     if needs_workers(settings.hardware):
         summary = run_workers(settings, context)
     else:
         from robustops.learning.pipeline import run_training
 
         with as_worker(settings, context):
-            summary = run_training(settings, context.run_dir, context.config, context.overrides, hooks)
+            summary = run_training(settings, context.run_dir, context.config, context.overrides, **injected)
     if prints_results() and settings.format == "text":
         from robustops.commands.show import place, show_line
 

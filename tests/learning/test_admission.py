@@ -96,6 +96,11 @@ def test_a_harmless_change_is_reported_in_one_phrase(changes):
         ({"grpo__learning_rate": 1e-3}, "grpo.learning_rate 1e-06 -> 0.001"),
         ({"reward__progress": 0.0}, "reward.progress"),
         ({"reward_norm__name": "aggregate"}, "reward_norm.name component -> aggregate"),
+        (
+            {"run_fault__name": "reward_spike"},
+            "run_fault.name none -> reward_spike, but stage grpo is half done",
+        ),
+        ({"run_fault__strength": 0.5}, "run_fault.strength 1.0 -> 0.5"),
         ({"sampler__temperature": 0.5}, "sampler.temperature"),
         ({"hardware__devices": 2}, "hardware.devices 1 -> 2, but stage grpo is half done"),
         ({"hardware__precision": "bf16-mixed"}, "hardware.precision"),

@@ -98,7 +98,7 @@ def test_a_harmless_change_is_reported_in_one_phrase(changes):
         ({"reward_norm__name": "aggregate"}, "reward_norm.name component -> aggregate"),
         (
             {"run_fault__name": "reward_spike"},
-            "run_fault.name none -> reward_spike, but stage grpo is half done",
+            "run_fault.name none -> reward_spike, but stage grpo",
         ),
         ({"run_fault__strength": 0.5}, "run_fault.strength 1.0 -> 0.5"),
         ({"sampler__temperature": 0.5}, "sampler.temperature"),

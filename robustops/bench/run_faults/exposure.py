@@ -5,7 +5,8 @@
 
 It is the ground truth of an injection, for its verification alone: no detector reads it, and nothing of it is
 in the telemetry. `before` and `after` are digests of the touched values; they are sums of one hash a value,
-so that the order in which episodes run changes nothing. Outside the window nothing is eligible.
+so that the order in which episodes run changes nothing. Outside the window nothing is eligible. Where the
+strength is the probability of an all-or-nothing effect, a touched unit may yet be as it was.
 """
 
 from __future__ import annotations

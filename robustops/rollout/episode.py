@@ -140,15 +140,16 @@ class EpisodeRun:
 
     def _act(self, message: Message, begin: int) -> Request | None:
         event: FaultEvent | None = None
+        said: str | None = None
         before = self.world.changes
         if message.call is None:
             result = MALFORMED
         else:
             result = self.world.step(message.call)
-            event = self.world.last_event
+            event, said = self.world.last_event, self.world.said
             if event is not None:
                 event = dataclasses.replace(event, turn=len(self.turns))
-        self._turn(message, result, begin, event, self.world.changes != before)
+        self._turn(message, result, begin, event, self.world.changes != before, said)
         self._extend(self.renderer.result(result))
         return self._request()
 
@@ -175,9 +176,10 @@ class EpisodeRun:
         begin: int,
         event: FaultEvent | None = None,
         changed: bool = False,
+        said: str | None = None,
     ) -> None:
         end = len(self.token_ids)
-        self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed))
+        self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed, said))
 
     def _request(self) -> Request | None:
         if len(self.turns) >= self.limits.max_turns:

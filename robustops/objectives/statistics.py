@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustops.errors import TrainingError
 from robustops.objectives.losses import policy_loss, truncated_importance
 
 
@@ -139,10 +140,10 @@ def surrogate(
 ) -> float:
     """The policy's part of the loss of one update, weighted as in it, without the KL; NaN without tokens.
 
-    Raises ValueError where the tokens carry no weights.
+    Raises TrainingError where the tokens carry no weights.
     """
     if tokens.weights is None:
-        raise ValueError("these tokens carry no loss weights; select them with weights=")
+        raise TrainingError("these tokens carry no loss weights; select them with weights=")
     if not tokens.weights.numel():
         return math.nan
     mask = torch.ones_like(tokens.log_probs, dtype=torch.bool)

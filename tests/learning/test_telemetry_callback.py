@@ -15,7 +15,6 @@ from robustops.monitor.telemetry import StepRecord, TelemetryWriter, read_teleme
 from robustops.tracking.run_store import RunStore
 from tests.learning.support import group_of, made_episode, quiet_trainer
 
-
 FACTS = {"schema_version": 1}
 
 

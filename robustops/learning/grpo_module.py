@@ -132,7 +132,7 @@ class GRPOModule(PolicyModule):
         checkpoint["advantage_telemetry"] = self.advantage_telemetry.state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.advantage_telemetry.state = checkpoint["advantage_telemetry"]
+        self.advantage_telemetry.state = checkpoint.get("advantage_telemetry")
 
     # ---------------------------------------------------------------------------------------------
     def _prepare(

@@ -149,8 +149,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     _q("entropy", "nats/tok", "P", "trained", "mean entropy of the full softmax at temperature 1", low=0),
     _q("clip_frac", "frac", "P", "trained", "share of tokens at which the clip binds, all updates"),
-    _q("clip_low", "frac", "P", "trained", "... at the lower bound, with a negative advantage"),
-    _q("clip_high", "frac", "P", "trained", "... at the upper bound, with a positive advantage"),
+    _q("clip_low", "frac", "P", "trained", "share at which the lower bound binds (negative advantage)"),
+    _q("clip_high", "frac", "P", "trained", "share at which the upper bound binds (positive advantage)"),
     _q("ratio_mean", "1", "I", "trained", "mean of exp(logp - old_logp), all updates", low=0),
     _q("ratio_max", "1", "I", "trained", "its largest", low=0),
     _q("ratio_p99", "1", "I", "trained", "its 99th percentile, nearest rank", low=0),
@@ -182,7 +182,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         low=0,
     ),
     _q(
-        *("grad_nonfinite", "count", "P", "step"),
+        *("grad_nonfinite", "count", "I", "step"),
         "gradient entries that are NaN or infinite. 0 in each line written here: a norm that is not finite "
         "ends the run before the update",
         nan=_NO_UPDATE,
@@ -200,7 +200,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     _q("kl_coef", "1", "P", "step", "weight of the KL to the reference in the loss, 0 without one", low=0),
     # advantages --------------------------------------------------------------------------------------
     _q("adv_mean", "1", "P", "trained", "mean over episodes of A, normalised, before local credit"),
-    _q("adv_std", "1", "P", "trained", "sample deviation of A", nan=_FEW, low=0),
+    _q("adv_std", "1", "I", "trained", "sample deviation of A", nan=_FEW, low=0),
     _q("adv_min", "1", "P", "trained", "least A"),
     _q("adv_max", "1", "P", "trained", "largest A"),
     _q("adv_absmax", "1", "I", "trained", "largest |A|", low=0),
@@ -285,7 +285,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     _q("obs_len_std", "char", "I", "sampled", "its sample deviation", nan=_FEW, low=0),
     _q(
         *("obs_roundtrip_mismatch_frac", "frac", "I", "sampled"),
-        "share of the replies whose digest differs from that of what the world said",
+        "share of the replies rendered into the context whose digest is not that of what the world said",
         nan="no call",
     ),
     _q(

@@ -34,7 +34,7 @@ from tests.rollout.fake_sampler import TokenExpert
 from tests.toy_domain import TOY, toy_tasks
 
 WEIGHTS = RewardWeights(1.0, 0.5, 0.25)
-LIMITS = Limits(3000, 120, 5)
+LIMITS = Limits(4000, 200, 12)
 #: What the first step cannot have: there is no step before it.
 NOT_AT_FIRST = {"adv_reward_lag1_corr"}
 
@@ -195,15 +195,15 @@ def test_loss_quantities_recomputed_from_the_trained_episodes(ran):
         assert found["update_norm_rel"] > 0 and found["skipped_updates"] == 0
 
 
-def test_a_reply_that_is_torn_on_its_way_into_the_context_shows(tmp_path, monkeypatch):
-    """Every second reply is cut between the tool boundary and the context."""
+def test_a_reply_that_is_changed_on_its_way_into_the_context_shows(tmp_path, monkeypatch):
+    """Every second reply is changed between the tool boundary and the context."""
     original, count = EpisodeRun._turn, iter(range(10**6))
 
-    def torn(self, message, result, *rest):
+    def changed(self, message, result, *rest):
         if message.call is not None and result is not None and next(count) % 2:
-            result = ToolResult(result.text[:-1] + "#", result.is_error)
+            result = ToolResult(result.text + " ", result.is_error)
         original(self, message, result, *rest)
 
-    monkeypatch.setattr(EpisodeRun, "_turn", torn)
+    monkeypatch.setattr(EpisodeRun, "_turn", changed)
     records, _, _ = train(tmp_path, steps=1)
     assert 0.2 < records[0].metrics["obs_roundtrip_mismatch_frac"] < 0.8

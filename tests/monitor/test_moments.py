@@ -2,7 +2,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustops.monitor.moments import deviation, mean, pearson, share
@@ -35,6 +35,7 @@ def test_equal_values_have_no_deviation_at_all():
     assert deviation([0.9] * 3) == 0.0, "not the rounding of a mean"
 
 
+@settings(deadline=None)
 @given(numbers)
 def test_mean_and_deviation_are_those_of_the_slow_version_in_any_order(values):
     assert mean(values) == mean(values[::-1]) and deviation(values) == deviation(values[::-1])

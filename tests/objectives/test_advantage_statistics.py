@@ -3,7 +3,7 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustops.objectives.advantage_statistics import (
@@ -95,6 +95,7 @@ parts = st.builds(RewardParts, *(st.sampled_from([0.0, 0.25, 0.5, 1.0]) for _ in
 
 
 @pytest.mark.parametrize("normalise", [aggregate, component])
+@settings(deadline=None)
 @given(st.lists(parts, min_size=5, max_size=5))
 def test_the_normalisations_tell_the_mean_reward_of_the_group(normalise, given_parts):
     weights = RewardWeights(1.0, 0.5, 0.25)
@@ -104,6 +105,7 @@ def test_the_normalisations_tell_the_mean_reward_of_the_group(normalise, given_p
     assert advantages.baseline.tolist() == pytest.approx(slow)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_size=20))
 def test_correlation_is_that_of_the_slow_version(pairs):
     first, second = (list(column) for column in zip(*pairs, strict=True))

@@ -7,6 +7,7 @@ only, so that they go to JSON and back unchanged (`to_dict`, `from_dict`).
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, Self, get_args, get_type_hints
@@ -153,7 +154,8 @@ class Turn(Record):
 
     start, end: span of the assistant's generated tokens in `Episode.token_ids` (end exclusive; includes
     the end-of-turn token); call None: the message was no tool call (a final answer, or malformed).
-    changed: whether the call changed the database.
+    changed: whether the call changed the database; said: `text_digest` of what the world replied, taken at
+    the tool boundary, None where no world was asked.
     """
 
     text: str
@@ -163,6 +165,7 @@ class Turn(Record):
     end: int = 0
     fault: FaultEvent | None = None
     changed: bool = False
+    said: str | None = None
 
 
 @dataclass(frozen=True)
@@ -234,3 +237,8 @@ class Group(Record):
 def canonical_json(value: Any) -> str:
     """Compact JSON with sorted keys: the form in which calls are compared."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def text_digest(text: str) -> str:
+    """16 hex digits (8 bytes of SHA-256) by which two texts are compared."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

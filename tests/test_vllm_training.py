@@ -72,4 +72,4 @@ def test_grpo_samples_with_vllm_and_updates_its_weights_in_place(
     trained = [record.metrics for record in steps if record.metrics["train/episodes"]]
     assert trained, "no group had a signal in two steps"
     # Recomputed by the trainer on the weights of that step: a stale engine would be far off.
-    assert max(metrics["train/samp_logp_absdiff_max"] for metrics in trained) < 1e-4
+    assert max(metrics["samp_logp_absdiff_max"] for metrics in trained) < 1e-4

@@ -15,6 +15,7 @@ _PARTS = {
     "weights": "weights",
     "gradients": "gradients",
     "optimiser": "optimiser state",
+    "earlier_weights": "weights before the step",
     "reference": "reference policy",
     "sampler": "sampler",
     "activations": "activations",

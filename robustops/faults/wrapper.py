@@ -9,7 +9,7 @@ from typing import Any
 from robustops.errors import WorldError
 from robustops.faults.mechanisms import Context, Exchange, faulty_reply
 from robustops.faults.plan import SUBTYPES, FaultPlan, check_subtypes
-from robustops.records import FaultEvent, StateCheck, Task, ToolCall, ToolResult
+from robustops.records import FaultEvent, StateCheck, Task, ToolCall, ToolResult, text_digest
 from robustops.seeding import generator
 from robustops.worlds.database import WorldDatabase, check_name
 from robustops.worlds.environment import Snapshot, World
@@ -64,9 +64,10 @@ class FaultyWorld:
     """Wraps a world. Without a plan, and on every call that is not struck, replies are the native ones.
 
     plan: which fault strikes, at which opportunity and how often; observe: record the opportunities for
-    every mechanism in `subtypes`. `last_event` is the fault of the latest step, if it had one; `hits`
-    counts the injections; `opportunities` fills up while observing. A snapshot remembers the plan of a
-    fault that has struck, so that whoever continues from it continues the fault, too.
+    every mechanism in `subtypes`. `last_event` is the fault of the latest step, if it had one, `said` the
+    digest of its reply as it leaves the tool boundary. `hits` counts the injections; `opportunities` fills
+    up while observing. A snapshot remembers the plan of a fault that has struck, so that whoever continues
+    from it continues the fault, too.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class FaultyWorld:
         self.observe = observe
         self.subtypes = check_subtypes(subtypes)
         self.last_event: FaultEvent | None = None
+        self.said: str | None = None
         self.opportunities: list[Opportunity] = []
         self._given = plan
         self._task: Task | None = None
@@ -136,6 +138,7 @@ class FaultyWorld:
             self.world.restore(undo)
             self._undone += self.changes - moved
         self._turn += 1
+        self.said = text_digest(seen.text)
         return seen
 
     def evaluate(self, checks: Sequence[StateCheck]) -> tuple[bool, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
@@ -32,11 +33,15 @@ class Demonstration:
 
 @dataclass
 class RolloutTicket:
-    """The place of one GRPO step: `RolloutCallback` fills `groups` before the module sees it."""
+    """The place of one GRPO step: `RolloutCallback` fills it before the module sees it.
+
+    groups: to be trained on; metrics, facts: of what was sampled, for the step's record.
+    """
 
     step: int
     groups: list[Group] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from robustops.learning.skeleton import (
     measure_activations,
     size_of,
 )
+from robustops.learning.weight_change import MAX_BYTES
 from robustops.settings import SamplerSettings, TrainSettings
 
 #: The smallest GPU that the reference recipe is meant for, supposed where this machine has none.
@@ -119,6 +120,7 @@ def _stage_memory(
     """Bytes by part on one device, and their `total`: of what is there at the same time."""
     model, tokens = settings.model, largest_micro_batch(settings, stage)
     always = dict(model_states(shape.size, settings.hardware, model.dtype).device)
+    always["earlier_weights"] = _earlier_weights(settings, shape)
     sampler = {}
     if stage == "grpo":
         always["reference"] = _reference(settings, shape)
@@ -131,6 +133,13 @@ def _stage_memory(
     peak = max(sampling, training) if _sleeps(settings) else sampling + training
     total = sum(always.values()) + peak
     return {**always, **sampler, "activations": layers, "logits": logits, "total": total}
+
+
+def _earlier_weights(settings: TrainSettings, shape: Shape) -> int:
+    """The copy by which the telemetry measures an update; see `weight_change`."""
+    stage, _ = ZERO.get(settings.hardware.strategy, (0, False))
+    size = shape.size.trained * shape.each
+    return size if stage != 3 and size <= MAX_BYTES else 0
 
 
 def _sleeps(settings: TrainSettings) -> bool:

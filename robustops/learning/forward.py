@@ -21,8 +21,9 @@ MAX_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class TokenScores:
-    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats, without
-    gradient unless asked for; NaN at trained tokens where it was not computed.
+    """log_probs, entropy: (batch, seq), zero where `loss_mask` is False; entropy in nats at temperature 1
+    whatever that of the log-probs, without gradient unless asked for; NaN at trained tokens where it was
+    not computed.
     """
 
     log_probs: Tensor
@@ -96,16 +97,16 @@ def _score(
     entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """(positions,) log-probs of the targets and entropies."""
-    logits = head(states).float()
-    if temperature != 1:
-        logits = logits / temperature
+    raw = head(states).float()
+    logits = raw / temperature if temperature != 1 else raw
     # The exp kernel of logsumexp takes 15 times as long where probabilities underflow; this one does not.
     log_probs = torch.log_softmax(logits, dim=-1)
     chosen = log_probs.gather(-1, targets[:, None])[:, 0]
     if not with_entropy:
         return chosen, torch.full_like(chosen, torch.nan)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(torch.softmax(logits, dim=-1) * log_probs).sum(dim=-1)
+        plain = log_probs if temperature == 1 else torch.log_softmax(raw, dim=-1)
+        entropy = -(torch.softmax(raw, dim=-1) * plain).sum(dim=-1)
     return chosen, entropy
 
 

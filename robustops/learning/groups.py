@@ -24,7 +24,7 @@ from robustops.learning.case_draw import CaseDraw
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.zero_signal import ZeroSignalQueue
 from robustops.objectives.advantages import has_signal
-from robustops.records import Episode, EpisodeError, Group, Task
+from robustops.records import Episode, EpisodeError, Group, Task, text_digest
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.guards import RewardGuards, guarded
 from robustops.rewards.parts import Reward, rewarded
@@ -286,7 +286,8 @@ class GroupMaker:
         place = calls[opportunity.turn]
         turn = episode.turns[place]
         event = dataclasses.replace(shared.event, turn=place)
-        last = dataclasses.replace(turn, result=shared.result, fault=event, changed=shared.changed)
+        said = text_digest(shared.result.text)
+        last = dataclasses.replace(turn, result=shared.result, fault=event, changed=shared.changed, said=said)
         ids = (*episode.token_ids[: turn.end], *self.collector.renderer.result(shared.result))
         return Prefix(ids, (*episode.turns[:place], last), shared.snapshot)
 

@@ -123,6 +123,7 @@ def batch_loss(
         ref_log_probs=frozen,
         entropy=scores.entropy,
         advantages=batch.advantages,
+        weights=batch.weights,
     )
     return (terms * batch.weights).sum(), trained
 

@@ -29,19 +29,14 @@ from robustops.learning.optimisation import PolicyModule, accumulate, adamw, upd
 from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
 from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
+from robustops.learning.step_telemetry import AdvantageTelemetry, Updates, step_facts, update_statistics
+from robustops.learning.weight_change import Weights, holds_weights
+from robustops.monitor.schema import in_order
 from robustops.objectives.advantage_guards import AdvantageGuards, guarded
 from robustops.objectives.advantages import Advantages
 from robustops.objectives.credit import LocalCredit, spread
 from robustops.objectives.losses import episode_token_weights
-from robustops.objectives.statistics import (
-    TrainedTokens,
-    advantage_statistics,
-    importance_statistics,
-    join,
-    policy_statistics,
-    reward_statistics,
-    sampler_gap,
-)
+from robustops.objectives.statistics import TrainedTokens
 from robustops.records import Episode, Group, RewardParts
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import RewardRules, call_evidence
@@ -85,6 +80,8 @@ class GRPOModule(PolicyModule):
     processes train, all have the same groups, and each takes its share of the micro-batches.
     """
 
+    stage = "grpo"
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -112,6 +109,7 @@ class GRPOModule(PolicyModule):
         self.hooks = hooks
         self.grad_clip = optimisation.grad_clip
         self.updates_per_step = optimisation.updates
+        self.advantage_telemetry = AdvantageTelemetry()
 
     def configure_optimizers(self) -> Any:
         o = self.optimisation
@@ -126,12 +124,22 @@ class GRPOModule(PolicyModule):
     def training_step(self, ticket: RolloutTicket, batch_idx: int) -> None:
         episodes = [episode for group in ticket.groups for episode in group.episodes]
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}
+        version, before = self.global_step, Weights(self)
         rows: list[TrainedEpisode] = []
         if episodes:
             rows, numbers = self._prepare(ticket.groups, episodes, ticket.step + 1)
             metrics.update(numbers)
         metrics.update(self._optimise(ticket, rows))
-        self.step_metrics = metrics
+        metrics["update_norm_rel"] = before.change()
+        whole = holds_weights(self)
+        facts = step_facts(version, reference=self.reference is not None, whole_weights=whole)
+        self.keep_record(in_order(metrics), {**facts, **ticket.facts})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["advantage_telemetry"] = self.advantage_telemetry.state
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.advantage_telemetry.state = checkpoint.get("advantage_telemetry")
 
     # ---------------------------------------------------------------------------------------------
     def _prepare(
@@ -145,12 +153,9 @@ class GRPOModule(PolicyModule):
         advantages = guarded(advantages, parts, members, self.guards, self.reward_weights)
         evidence = [call_evidence(episode, self.rules) for episode in episodes]
         spans = spread(advantages, episodes, evidence, self.credit)
-        numbers = {
-            **reward_statistics(parts, members, self.reward_weights),
-            **advantage_statistics(advantages.values),
-        }
+        numbers = self.advantage_telemetry.statistics(parts, advantages, members, self.reward_weights)
         rows = [TrainedEpisode(e, a, 0.0) for e, a in zip(episodes, spans, strict=True)]
-        return self._with_old_log_probs(rows), {f"train/{name}": value for name, value in numbers.items()}
+        return self._with_old_log_probs(rows), numbers
 
     def _with_old_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
         """Log-probs of the policy before the step, where a later update needs them."""
@@ -179,31 +184,20 @@ class GRPOModule(PolicyModule):
 
     def _optimise(self, ticket: RolloutTicket, rows: Sequence[TrainedEpisode]) -> dict[str, float]:
         """All updates of the step; without episodes they change nothing."""
-        tokens: list[TrainedTokens] = []
-        losses, norms, rate = [], [], 0.0
+        updates = Updates()
         coefficients = self.hooks.on_loss(ticket.step + 1, self.loss)
         for chosen in self._mini_batches(ticket.groups):
             weighted = self._weighted([rows[i] for i in chosen])
             loss, trained = self._backward(ticket.step + 1, weighted, coefficients)
             norm, rate = self._update(ticket.step + 1, weighted, coefficients, loss)
-            norms.append(norm)
-            if trained:
-                losses.append(loss)
-                tokens.append(join(trained))
-        metrics = {"grad_norm": sum(norms) / len(norms), "learning_rate": rate}
-        if tokens:
+            updates.add(loss, norm, rate, trained)
+        reference, epochs = self.reference is not None, self.optimisation.epochs
+        metrics = update_statistics(updates, self.loss, epochs, reference=reference)
+        if rows:
             lengths = [len(row.episode.token_ids) for row in rows]
-            everyone = join(tokens)
-            metrics |= {
-                "loss": sum(losses) / len(losses),
-                "tokens": float(sum(sum(row.episode.loss_mask) for row in rows)),
-                "padding_share": padding_share(lengths, self._micro_batches(rows)),
-                **policy_statistics(everyone, clip_low=self.loss.clip_low, clip_high=self.loss.clip_high),
-                **sampler_gap(tokens[0].log_probs, tokens[0].sampler_log_probs),
-            }
-            if self.loss.importance_cap is not None:
-                metrics |= importance_statistics(everyone, self.loss.importance_cap)
-        return {f"train/{name}": value for name, value in metrics.items()}
+            metrics["train/tokens"] = float(sum(sum(row.episode.loss_mask) for row in rows))
+            metrics["train/padding_share"] = padding_share(lengths, self._micro_batches(rows))
+        return metrics
 
     def _mini_batches(self, groups: Sequence[Group]) -> list[list[int]]:
         """Episode numbers of each update: groups of either kind are dealt in turn, the same every epoch."""

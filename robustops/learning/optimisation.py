@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from robustops.errors import TrainingError
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.strategies import ZeroStrategy, backward
+from robustops.monitor.telemetry import StepRecord
 
 
 def rate(step: int, *, warmup: int, total: int | None, floor: float = 0.1) -> float:
@@ -52,22 +53,32 @@ class PolicyModule(LightningModule):
     """A policy in training: manual optimisation, micro-batch by micro-batch.
 
     A training step of a subclass calls `accumulate` and then `update`. grad_clip: largest norm of the
-    gradient, 0: no limit; updates_per_step: how often it does so; step_metrics: the numbers of the last
-    step, the same on every process.
+    gradient, 0: no limit; updates_per_step: how often it does so; stage: its name in the run's records.
+    `record` is that of the last step, the same on every process: it is built once, by `keep_record`.
     """
 
+    stage: ClassVar[str] = ""
     grad_clip: float
     updates_per_step: int = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.step_metrics: dict[str, float] = {}
+        self.record = StepRecord(0, self.stage)
 
     @property
     def steps_done(self) -> int:
         """Training steps that are complete (Lightning's `global_step` counts optimiser updates)."""
         return self.global_step // self.updates_per_step
+
+    @property
+    def step_metrics(self) -> dict[str, float]:
+        """The numbers of the last step."""
+        return dict(self.record.metrics)
+
+    def keep_record(self, metrics: Mapping[str, float], facts: Mapping[str, Any] | None = None) -> None:
+        """Make the record of the step, after its last update."""
+        self.record = StepRecord(self.steps_done, self.stage, metrics, facts or {})
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
         """What a strategy's wrapper calls: `compute` may use every part of this module."""

@@ -19,6 +19,7 @@ from robustops.learning.groups import GroupMaker, StepGroups
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.strategies import gathered
 from robustops.learning.sync_probe import SyncProbe
+from robustops.monitor.rollouts import observation_digest, rollout_statistics
 from robustops.records import Episode
 from robustops.rollout.episode import EpisodeRun
 from robustops.rollout.sampler import CountsPrefixes, Sampler, Sleeps
@@ -75,7 +76,7 @@ class RolloutCallback(Callback):
         else:
             self.sampled = self._ahead.take(batch.step)
         batch.groups = self.sampled.accepted
-        batch.metrics = rollout_metrics(self.sampled) | self._sampler_metrics()
+        self._describe(batch, trainer.global_step)
         if self._ahead is not None:
             self._sync(trainer, pl_module, batch.step + 2)
             if batch.step + 1 < trainer.num_training_batches:
@@ -136,6 +137,17 @@ class RolloutCallback(Callback):
             if self.hooks.holds_weights:
                 copy = {name: weight.detach().cpu().clone() for name, weight in merged_weights(model)}
                 self._given = version, copy
+
+    def _describe(self, ticket: RolloutTicket, policy_version: int) -> None:
+        """What was sampled, for the step's record."""
+        statistics = rollout_statistics(
+            self.sampled.sampled,
+            self.maker.weights,
+            max_turns=self.maker.collector.limits.max_turns,
+            policy_version=policy_version,
+        )
+        ticket.metrics = statistics | rollout_metrics(self.sampled) | self._sampler_metrics()
+        ticket.facts = {"obs_sha": observation_digest(self.sampled.sampled)}
 
     def _sampler_metrics(self) -> dict[str, float]:
         """sync_gap: log-prob difference of the last probe; prefix_hit_rate: share of the context tokens

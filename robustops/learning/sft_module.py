@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,8 @@ from robustops.learning.forward import score_tokens
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
 from robustops.learning.policy import set_training_mode
 from robustops.learning.processes import total
+from robustops.learning.weight_change import Weights
+from robustops.monitor.schema import SCHEMA_VERSION
 from robustops.objectives.losses import sft_token_weights
 
 
@@ -34,6 +37,8 @@ class SFTModule(PolicyModule):
     then among the tokens of each (RobustOps, SFT loss). learning_rate decays linearly to a tenth over
     `total_steps` after `warmup_steps`.
     """
+
+    stage = "sft"
 
     def __init__(
         self,
@@ -57,18 +62,21 @@ class SFTModule(PolicyModule):
         return adamw(self, self.learning_rate, self.weight_decay, self.warmup_steps, self.total_steps)
 
     def training_step(self, batch: DemonstrationBatch, batch_idx: int) -> None:
-        counts = _Counts()
+        counts, before = _Counts(), Weights(self)
         local = accumulate(self, [partial(self._loss, batch, part, counts) for part in batch.parts])
         loss, entropy, tokens = total([local, counts.entropy, counts.tokens])
         norm, used = update(self, self.grad_clip, loss=loss)
-        self.step_metrics = {
-            "loss": loss,
-            "entropy": entropy / max(1, tokens),
+        metrics = {
+            "entropy": entropy / tokens if tokens else math.nan,
             "grad_norm": norm,
-            "learning_rate": used,
-            "tokens": tokens,
-            "trajectories": float(len(batch.demonstrations)),
+            "grad_nonfinite": 0.0,  # a norm that is not finite is an error
+            "update_norm_rel": before.change(),
+            "lr": used,
+            "train/loss": loss,
+            "train/tokens": tokens,
+            "train/trajectories": float(len(batch.demonstrations)),
         }
+        self.keep_record(metrics, {"schema_version": SCHEMA_VERSION})
 
     def _loss(self, batch: DemonstrationBatch, part: Sequences, counts: _Counts) -> Tensor:
         """A micro-batch's share of the step's loss."""

@@ -68,7 +68,7 @@ def train_sft(
         weight_decay=sft.weight_decay,
         grad_clip=sft.grad_clip,
     )
-    callbacks = [TelemetryCallback("sft", run.telemetry, run.store)]
+    callbacks = [TelemetryCallback(run.telemetry, run.store)]
     _fit(run, settings, "sft", module, StepData(steps, schedule.step), callbacks, sft.checkpoint_every)
 
 
@@ -132,7 +132,7 @@ def train_grpo(
     )
     probe = _probe(run, settings, policy)
     rollout = RolloutCallback(maker, sampler, probe=probe, ahead=grpo.staleness > 0, hooks=hooks)
-    telemetry = TelemetryCallback("grpo", run.telemetry, run.store, lambda: rollout.sampled.sampled)
+    telemetry = TelemetryCallback(run.telemetry, run.store, lambda: rollout.sampled.sampled)
     data = StepData(grpo.steps, RolloutTicket, module.updates_per_step)
     callbacks = [telemetry, rollout, HooksCallback(hooks)]
     _fit(run, settings, "grpo", module, data, callbacks, grpo.checkpoint_every)
@@ -207,7 +207,7 @@ def _fit(
     random_state = RandomState(child_seed(settings.seed, "global generators", stage))
     saver = StageCheckpoint(run.checkpoints(stage), checkpoint_every)
     bar = [RichProgressBar(refresh_rate=1)] if settings.progress else []
-    monitor = [AnomalyMonitor(stage, run.alert)] if settings.monitor.name == "observe" else []
+    monitor = [AnomalyMonitor(run.alert)] if settings.monitor.name == "observe" else []
     with quiet():
         trainer = Trainer(
             **trainer_arguments(settings.hardware, module.grad_clip),

@@ -9,13 +9,13 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from robustops.monitor.telemetry import StepRecord, TelemetryWriter
+from robustops.monitor.telemetry import TelemetryWriter
 from robustops.records import Group
 from robustops.tracking.run_store import RunStore
 
 
 class TelemetryCallback(Callback):
-    """One record a step. telemetry.jsonl holds no wall-clock times, run.db does.
+    """The module's record of each step. telemetry.jsonl holds no wall-clock times, run.db does.
 
     groups: the groups sampled for the step, whose episodes go to run.db (None: a stage without).
     When a run resumes, what was written after its checkpoint is taken back first.
@@ -23,12 +23,10 @@ class TelemetryCallback(Callback):
 
     def __init__(
         self,
-        stage: str,
         telemetry: TelemetryWriter,
         store: RunStore,
         groups: Callable[[], list[Group]] | None = None,
     ) -> None:
-        self.stage = stage
         self.telemetry = telemetry
         self.store = store
         self.groups = groups
@@ -36,8 +34,9 @@ class TelemetryCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done: Any = pl_module.steps_done
-        self.telemetry.truncate_after(done, stage=self.stage)
-        self.store.truncate(self.stage, done)
+        stage: Any = pl_module.stage
+        self.telemetry.truncate_after(done, stage=stage)
+        self.store.truncate(stage, done)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -47,13 +46,13 @@ class TelemetryCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        metrics: dict[str, float] = dict(pl_module.step_metrics)  # type: ignore[arg-type]
-        step: Any = pl_module.steps_done
+        record: Any = pl_module.record
         seconds = time.monotonic() - self._began
-        self.store.add_step(self.stage, step, metrics, seconds)
+        self.store.add_step(record.stage, record.step, record.metrics, seconds)
         if self.groups is not None:
             episodes = [episode for group in self.groups() for episode in group.episodes]
-            self.store.add_episodes(self.stage, step, episodes)
-        self.telemetry.write(StepRecord(step=step, stage=self.stage, metrics=metrics))
+            self.store.add_episodes(record.stage, record.step, episodes)
+        self.telemetry.write(record)
         for logger in trainer.loggers:
-            logger.log_metrics({f"{self.stage}/{name}": value for name, value in metrics.items()}, step)
+            named = {f"{record.stage}/{name}": value for name, value in record.metrics.items()}
+            logger.log_metrics(named, record.step)

@@ -13,22 +13,20 @@ from robustops.monitor.telemetry import StepRecord
 
 
 class AnomalyMonitor(Callback):
-    """Observes: holds every step's metrics against the rules and reports alerts; changes nothing.
+    """Observes: holds every step's record against the rules and reports alerts; changes nothing.
 
     report: called with each alert. What was seen before a checkpoint goes with the checkpoint.
     """
 
-    def __init__(self, stage: str, report: Callable[[Alert], None]) -> None:
-        self.stage = stage
+    def __init__(self, report: Callable[[Alert], None]) -> None:
         self.report = report
         self.history: list[StepRecord] = []
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        metrics: dict[str, float] = dict(pl_module.step_metrics)  # type: ignore[arg-type]
-        step: Any = pl_module.steps_done
-        self.history.append(StepRecord(step=step, stage=self.stage, metrics=metrics))
+        record: Any = pl_module.record
+        self.history.append(record)
         for alert in step_alerts(self.history):
             self.report(alert)
 

@@ -40,22 +40,20 @@ class _Bound:
 
 _BOUNDS = (
     _Bound(
-        "train/samp_logp_absdiff_max",
+        "samp_logp_absdiff_max",
         1e-2,
         "sampler_mismatch",
         0.8,
         "sampler and trainer disagree on the same weights: check that they are synchronised",
     ),
     _Bound(
-        "train/kl_ref_k3",
+        "kl_ref_k3",
         0.5,
         "policy_drift",
         0.6,
         "the policy has moved far from the SFT policy: lower grpo.learning_rate or raise grpo.kl",
     ),
-    _Bound(
-        "train/clip_frac", 0.3, "clipping", 0.4, "many tokens are clipped: samples are stale or steps large"
-    ),
+    _Bound("clip_frac", 0.3, "clipping", 0.4, "many tokens are clipped: samples are stale or steps large"),
 )
 
 
@@ -74,8 +72,8 @@ def step_alerts(history: Sequence[StepRecord]) -> list[Alert]:
 
 
 def _non_finite(record: StepRecord) -> list[Alert]:
-    """Loss and gradient must be finite; statistics of empty sets may be NaN."""
-    names = ("loss", "train/loss", "grad_norm", "train/grad_norm")
+    """Loss and gradient of a step that trained on something must be finite; other numbers may be NaN."""
+    names = ("train/loss", "grad_norm") if record.metrics.get("train/episodes") != 0 else ()
     broken = [n for n in names if n in record.metrics and not math.isfinite(record.metrics[n])]
     return [
         Alert(record.stage, record.step, "non_finite", 1.0, f"{name} is {record.metrics[name]}")
@@ -100,8 +98,8 @@ def _invalid(record: StepRecord) -> list[Alert]:
 
 
 def _entropy(history: Sequence[StepRecord]) -> list[Alert]:
-    values = [r.metrics["train/entropy"] for r in history if "train/entropy" in r.metrics]
-    if len(values) <= BASELINE_STEPS or history[-1].metrics.get("train/entropy") is None:
+    values = [v for r in history if not math.isnan(v := r.metrics.get("entropy", math.nan))]
+    if len(values) <= BASELINE_STEPS or math.isnan(history[-1].metrics.get("entropy", math.nan)):
         return []
     base = sum(values[:BASELINE_STEPS]) / BASELINE_STEPS
     if not values[-1] < 0.1 * base:

@@ -2,9 +2,9 @@
 
     {"step":3,"stage":"grpo","metrics":{"reward_mean":0.5,"grad_norm":"NaN"},"facts":{"cases":["a/plus5"]}}
 
-NaN and infinity are kept, as the strings "NaN", "Infinity" and "-Infinity". Wall-clock values do not
-belong here: two runs with one seed write the same bytes. A line is on disk before `write` returns, and a
-line torn by a crash is dropped by reader and writer alike.
+What a line's metrics and facts mean is in `monitor.schema`. NaN and infinity are kept, as the strings "NaN",
+"Infinity" and "-Infinity". Wall-clock values do not belong here: two runs with one seed write the same bytes.
+A line is on disk before `write` returns, and a line torn by a crash is dropped by reader and writer alike.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ so that a batch that could not be refilled trains as its other groups would alon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,10 +32,13 @@ Groups = Sequence[int] | Tensor
 
 @dataclass(frozen=True)
 class Advantages:
-    """values: (episodes,) float64; quality: (episodes,) the share of `values` that Q has brought in."""
+    """values: (episodes,) float64; quality: (episodes,) the share of `values` that Q has brought in;
+    baseline: (episodes,) what each weighted reward was compared with, None: not told.
+    """
 
     values: Tensor
     quality: Tensor
+    baseline: Tensor | None = None
 
 
 def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
@@ -50,7 +53,7 @@ def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
         (episodes,) float64; exactly 0 for a group of one and for a group of equal values.
     """
     values = values.double()
-    index, count = _index(groups, len(values))
+    index, count = group_index(groups, len(values))
     mean, std = _group_moments(values, index, count)
     scored = (values - mean[index]) / (std[index] + eps)
     return torch.where(_varies(values, index, count)[index], scored, torch.zeros_like(scored))
@@ -84,13 +87,14 @@ def aggregate(
     """`Z_batch[Z_group(R)]`: parts are summed first. whiten False: without `Z_batch`."""
     quality = _columns(parts)[2]
     rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
-    index, count = _index(groups, len(parts))
+    index, count = group_index(groups, len(parts))
     scored = group_z(rewards, groups, eps)
     _, std = _group_moments(rewards, index, count)
     centred = quality - _group_moments(quality, index, count)[0][index]
     varies = _varies(rewards, index, count)[index]
     share = torch.where(varies, _scales(weights)[2] * centred / (std[index] + eps), torch.zeros_like(scored))
-    return _whitened(scored, share, varies, eps, whiten=whiten)
+    made = _whitened(scored, share, varies, eps, whiten=whiten)
+    return replace(made, baseline=_group_moments(rewards, index, count)[0][index])
 
 
 def component(
@@ -105,9 +109,11 @@ def component(
 
     whiten False: without `Z_batch`.
     """
-    scored = torch.stack([group_z(column, groups, eps) for column in _columns(parts)])
-    scored = _scales(weights)[:, None] * scored
-    return _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
+    columns, scales = _columns(parts), _scales(weights)[:, None]
+    scored = scales * torch.stack([group_z(column, groups, eps) for column in columns])
+    made = _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
+    index, count = group_index(groups, len(parts))
+    return replace(made, baseline=_group_moments((scales * columns).sum(dim=0), index, count)[0][index])
 
 
 def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
@@ -116,7 +122,7 @@ def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeig
     Length and local penalties make no signal: they never enter here. An all-success group can have
     signal through quality; dynamic sampling drops it all the same, see `all_success`.
     """
-    index, count = _index(groups, len(parts))
+    index, count = group_index(groups, len(parts))
     signal = torch.zeros(count, dtype=torch.bool)
     for scale, column in zip(_scales(weights), _columns(parts), strict=True):
         if scale != 0:
@@ -126,13 +132,13 @@ def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeig
 
 def all_success(parts: Sequence[RewardParts], groups: Groups) -> Tensor:
     """(episodes,) bool: every member of the episode's group succeeded."""
-    index, count = _index(groups, len(parts))
+    index, count = group_index(groups, len(parts))
     failed = torch.tensor([part.success < 1 for part in parts], dtype=torch.bool)
     failures = torch.bincount(index[failed], minlength=count)
     return (failures == 0)[index]
 
 
-def _index(groups: Groups, length: int) -> tuple[Tensor, int]:
+def group_index(groups: Groups, length: int) -> tuple[Tensor, int]:
     """Group ids as 0..count-1."""
     given = torch.as_tensor(groups).reshape(-1)
     if len(given) != length:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustops.objectives.advantages import Groups, has_signal
-from robustops.records import RewardParts
-from robustops.rewards.combine import RewardWeights, total
+from robustops.errors import TrainingError
+from robustops.objectives.losses import policy_loss, truncated_importance
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class TrainedTokens:
 
     log_probs: trained policy; old_log_probs: the policy before the step, as the ratio uses it;
     sampler_log_probs: as the sampler reported them; ref_log_probs: frozen reference, None without one;
-    entropy: nats; advantages: as used in the loss, after local credit.
+    entropy: nats; advantages: as used in the loss, after local credit; weights: of each token in the loss.
     """
 
     log_probs: Tensor
@@ -34,6 +33,7 @@ class TrainedTokens:
     entropy: Tensor
     advantages: Tensor
     ref_log_probs: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def select(
@@ -46,44 +46,44 @@ class TrainedTokens:
         entropy: Tensor,
         advantages: Tensor,
         ref_log_probs: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> TrainedTokens:
         """The tokens under `mask` of padded (batch, seq) tensors, on the CPU."""
 
         def pick(values: Tensor) -> Tensor:
             return values.detach()[mask].cpu()
 
-        reference = None if ref_log_probs is None else pick(ref_log_probs)
         return cls(
             pick(log_probs),
             pick(old_log_probs),
             pick(sampler_log_probs),
             pick(entropy),
             pick(advantages),
-            reference,
+            None if ref_log_probs is None else pick(ref_log_probs),
+            None if weights is None else pick(weights),
         )
 
 
 def join(batches: Sequence[TrainedTokens]) -> TrainedTokens:
-    """The tokens of several micro-batches as one; the reference is dropped unless all have it."""
-    references = [b.ref_log_probs for b in batches if b.ref_log_probs is not None]
-    whole = len(references) == len(batches)
+    """The tokens of several micro-batches as one; reference and weights are dropped unless all have them."""
     return TrainedTokens(
         log_probs=_concat([b.log_probs for b in batches]),
         old_log_probs=_concat([b.old_log_probs for b in batches]),
         sampler_log_probs=_concat([b.sampler_log_probs for b in batches]),
         entropy=_concat([b.entropy for b in batches]),
         advantages=_concat([b.advantages for b in batches]),
-        ref_log_probs=_concat(references) if whole else None,
+        ref_log_probs=_concat_all([b.ref_log_probs for b in batches]),
+        weights=_concat_all([b.weights for b in batches]),
     )
 
 
 def policy_statistics(tokens: TrainedTokens, *, clip_low: float, clip_high: float) -> dict[str, float]:
     """Ratio, clipping, KL, entropy and log-prob numbers over the step's trained tokens.
 
-    ratio_*: exp(log_probs - old_log_probs); clip_frac = clip_low + clip_high: shares of tokens at which
-    the lower / upper clip binds; kl_old, kl_old_k3: from the sampling to the trained policy by k1 and
-    k3; kl_ref_k1, kl_ref_k3, kl_ref_max: to the reference, NaN without one; all in nats a token. Ratios
-    and k3 are in float64 without the loss's caps: they say what is there.
+    ratio_*: exp(log_probs - old_log_probs), p99 by nearest rank; clip_frac = clip_low + clip_high: shares of
+    tokens at which the lower / upper clip binds; kl_old, kl_old_k3: from the sampling to the trained policy
+    by k1 and k3; kl_ref_k1, kl_ref_k3, kl_ref_max: to the reference, NaN without one; all in nats a token.
+    Ratios and k3 are in float64 without the loss's caps: they say what is there.
     """
     new, old = tokens.log_probs.double(), tokens.old_log_probs.double()
     ratio = (new - old).exp()
@@ -93,6 +93,7 @@ def policy_statistics(tokens: TrainedTokens, *, clip_low: float, clip_high: floa
         "ratio_mean": mean(ratio),
         "ratio_max": largest(ratio),
         "ratio_min": -largest(-ratio),
+        "ratio_p99": quantile(ratio, 0.99),
         "clip_frac": mean((up | down).double()),
         "clip_low": mean(down.double()),
         "clip_high": mean(up.double()),
@@ -113,65 +114,53 @@ def sampler_gap(trainer_log_probs: Tensor, sampler_log_probs: Tensor) -> dict[st
     return {"samp_logp_absdiff_mean": mean(gap), "samp_logp_absdiff_max": largest(gap)}
 
 
-def importance_statistics(tokens: TrainedTokens, cap: float) -> dict[str, float]:
-    """Of the weights against the mismatch of sampler and trainer, before they are cut at `cap`.
+def importance_statistics(trainer_log_probs: Tensor, sampler_log_probs: Tensor) -> dict[str, float]:
+    """Of the importance weights w = p_trainer / p_sampler of 1-D trained tokens, before any cap.
 
-    importance_mean, _min, _max: of p_trainer / p_sampler over the trained tokens; importance_capped_frac:
-    share of tokens beyond the cap.
+    is_ratio_ess: effective sample size (sum w)^2 / (n sum w^2), a share of the tokens.
     """
-    weights = (tokens.old_log_probs.double() - tokens.sampler_log_probs.double()).exp()
+    weights = (trainer_log_probs.double() - sampler_log_probs.double()).exp()
+    scaled = weights / weights.max() if weights.numel() else weights  # the squares must not overflow
     return {
-        "importance_mean": mean(weights),
-        "importance_min": -largest(-weights),
-        "importance_max": largest(weights),
-        "importance_capped_frac": mean((weights > cap).double()),
+        "is_ratio_mean": mean(weights),
+        "is_ratio_min": -largest(-weights),
+        "is_ratio_max": largest(weights),
+        "is_ratio_ess": mean(scaled) ** 2 / mean(scaled**2) if weights.numel() else math.nan,
     }
 
 
-def advantage_statistics(advantages: Tensor) -> dict[str, float]:
-    """Of the (episodes,) advantages before they are spread; std is the sample deviation."""
-    values = advantages.double()
-    return {
-        "adv_mean": mean(values),
-        "adv_std": deviation(values),
-        "adv_min": -largest(-values),
-        "adv_max": largest(values),
-        "adv_absmax": largest(values.abs()),
-    }
+def capped_share(trainer_log_probs: Tensor, sampler_log_probs: Tensor, cap: float) -> float:
+    """Share of the tokens whose importance weight is beyond the cap."""
+    weights = (trainer_log_probs.double() - sampler_log_probs.double()).exp()
+    return mean((weights > cap).double())
 
 
-def reward_statistics(
-    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None
-) -> dict[str, float]:
-    """Of the raw rewards of a step's episodes: after weighting, before normalisation.
-
-    zero_signal_frac: share of the groups in which no weighted part differs.
-    """
-    names = (
-        *("reward_mean", "reward_std", "reward_min", "reward_max", "success_mean"),
-        *("progress_mean", "quality_mean", "zero_signal_frac"),
-    )
-    if not parts:
-        return dict.fromkeys(names, math.nan)
-    rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
-    columns = torch.tensor([[p.success, p.progress, p.quality] for p in parts], dtype=torch.float64)
-    success, progress, quality = columns.mean(dim=0).tolist()
-    values = (
-        *(mean(rewards), deviation(rewards), -largest(-rewards), largest(rewards)),
-        *(success, progress, quality, zero_signal_share(parts, groups, weights)),
-    )
-    return dict(zip(names, values, strict=True))
-
-
-def zero_signal_share(
-    parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None
+def surrogate(
+    tokens: TrainedTokens, *, clip_low: float, clip_high: float, importance_cap: float | None
 ) -> float:
-    """Share of the groups (not of the episodes) that have no signal; NaN without groups."""
-    if not parts:
+    """The policy's part of the loss of one update, weighted as in it, without the KL; NaN without tokens.
+
+    Raises TrainingError where the tokens carry no weights.
+    """
+    if tokens.weights is None:
+        raise TrainingError("these tokens carry no loss weights; select them with weights=")
+    if not tokens.weights.numel():
         return math.nan
-    signal = has_signal(parts, groups, weights)
-    ids = torch.as_tensor(groups).reshape(-1)
-    return 1 - len(torch.unique(ids[signal])) / len(torch.unique(ids))
+    mask = torch.ones_like(tokens.log_probs, dtype=torch.bool)
+    old, advantages = tokens.old_log_probs, tokens.advantages
+    terms = policy_loss(tokens.log_probs, old, advantages, mask, clip_low=clip_low, clip_high=clip_high).loss
+    if importance_cap is not None:
+        terms = terms * truncated_importance(old, tokens.sampler_log_probs, mask, importance_cap)
+    return float((terms * tokens.weights).double().sum())
+
+
+def nonfinite_values(tokens: TrainedTokens) -> int:
+    """How many values of the tokens are NaN or infinite, whatever they are of."""
+    columns = (
+        *(tokens.log_probs, tokens.old_log_probs, tokens.sampler_log_probs, tokens.entropy),
+        *(tokens.advantages, tokens.ref_log_probs),
+    )
+    return sum(int((~column.isfinite()).sum()) for column in columns if column is not None)
 
 
 def total_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
@@ -200,6 +189,13 @@ def largest(values: Tensor) -> float:
     return float(values.double().max()) if values.numel() else math.nan
 
 
+def quantile(values: Tensor, share: float) -> float:
+    """The least value that this share of them does not exceed; NaN where there is nothing, or a NaN."""
+    if not values.numel() or bool(values.isnan().any()):
+        return math.nan
+    return float(values.kthvalue(max(1, math.ceil(share * values.numel()))).values)
+
+
 def _reference_statistics(log_probs: Tensor, ref_log_probs: Tensor | None) -> dict[str, float]:
     if ref_log_probs is None:
         return dict.fromkeys(("kl_ref_k1", "kl_ref_k3", "kl_ref_max"), math.nan)
@@ -215,6 +211,12 @@ def _k3(of: Tensor, against: Tensor) -> Tensor:
     """exp(d) - d - 1 with d = against - of, an estimate of KL(of || against) on samples of `of`."""
     d = against - of
     return d.expm1() - d
+
+
+def _concat_all(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """None unless all parts are there."""
+    there = [part for part in parts if part is not None]
+    return _concat(there) if len(there) == len(parts) else None
 
 
 def _concat(parts: Sequence[Tensor]) -> Tensor:

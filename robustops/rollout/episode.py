@@ -169,6 +169,7 @@ class EpisodeRun:
 
     def _act(self, message: Message, begin: int) -> Request | None:
         event: FaultEvent | None = None
+        said: str | None = None
         before = self.world.changes
         if message.call is None:
             result = MALFORMED
@@ -177,10 +178,11 @@ class EpisodeRun:
             result, executed = (reply.reply, False) if isinstance(reply, HeldBack) else (reply, True)
             if isinstance(reply, HeldBack) and reply.unread:
                 message = dataclasses.replace(message, call=None, malformed=True)
-            event = self.world.last_event if executed else None
+            if executed:
+                event, said = self.world.last_event, self.world.said
             if event is not None:
                 event = dataclasses.replace(event, turn=len(self.turns))
-        self._turn(message, result, begin, event, self.world.changes != before)
+        self._turn(message, result, begin, event, self.world.changes != before, said)
         self._extend(self.renderer.result(result))
         return self._request()
 
@@ -229,9 +231,10 @@ class EpisodeRun:
         begin: int,
         event: FaultEvent | None = None,
         changed: bool = False,
+        said: str | None = None,
     ) -> None:
         end = len(self.token_ids)
-        self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed))
+        self.turns.append(Turn(message.text, message.call, result, begin, end, event, changed, said))
 
     def _request(self) -> Request | None:
         if len(self.turns) >= self.limits.max_turns or self._ended_early():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from robustops.learning import dry_run
 from robustops.learning.dry_run import REFERENCE_GPU, plan
 from robustops.learning.hardware import STRATEGIES
 from robustops.learning.sizing import GIB
@@ -117,6 +118,16 @@ def test_the_reference_is_a_copy_unless_nothing_is_held_against_it() -> None:
     assert adapters["memory_per_device"]["grpo"]["reference"] == 0
     assert adapters["model"]["trained"] < adapters["model"]["parameters"] / 5
     assert "reference" not in report()["memory_per_device"]["sft"]
+
+
+def test_the_copy_by_which_an_update_is_measured_counts_unless_there_is_none(monkeypatch) -> None:
+    plain, spread_out = report(), report(hardware=replace(GPU, strategy="deepspeed_stage_3"))
+    size = 2 * plain["model"]["trained"]
+    for stage in ("sft", "grpo"):
+        assert plain["memory_per_device"][stage]["earlier_weights"] == size
+        assert spread_out["memory_per_device"][stage]["earlier_weights"] == 0
+    monkeypatch.setattr(dry_run, "MAX_BYTES", size - 1)
+    assert report()["memory_per_device"]["grpo"]["earlier_weights"] == 0
 
 
 def test_the_sampler_in_the_trainers_process_holds_the_keys_and_values_of_all_episodes() -> None:

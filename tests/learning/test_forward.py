@@ -24,16 +24,21 @@ def batch_of(lengths: list[int]) -> Sequences:
 
 
 def slow_scores(model, ids: list[int], temperature: float) -> list[tuple[float, float]]:
-    """Log-prob and entropy of each token, from a separate pass over its own prefix in float64."""
+    """Log-prob at the temperature, and entropy at temperature 1, of each token, from a separate pass over its
+    own prefix in float64."""
     scores = [(0.0, 0.0)]
     for position in range(1, len(ids)):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([ids[:position]])).logits[0, -1].double() / temperature
-        probabilities = [math.exp(x) for x in (logits - logits.max()).tolist()]
-        total = sum(probabilities)
-        entropy = -sum(p / total * math.log(p / total) for p in probabilities if p > 0)
-        scores.append((math.log(probabilities[ids[position]] / total), entropy))
+            logits = model(input_ids=torch.tensor([ids[:position]])).logits[0, -1].double()
+        plain = probabilities(logits)
+        entropy = -sum(p * math.log(p) for p in plain if p > 0)
+        scores.append((math.log(probabilities(logits / temperature)[ids[position]]), entropy))
     return scores
+
+
+def probabilities(logits) -> list[float]:
+    parts = [math.exp(x) for x in (logits - logits.max()).tolist()]
+    return [part / sum(parts) for part in parts]
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)

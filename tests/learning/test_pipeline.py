@@ -14,6 +14,7 @@ from robustops.faults.manifest import Manifest
 from robustops.learning import pipeline
 from robustops.learning.pipeline import run_evaluation, run_training
 from robustops.learning.rollout_callback import RolloutCallback
+from robustops.monitor.schema import check_metrics
 from robustops.monitor.telemetry import read_telemetry
 from robustops.settings import EvaluateSettings, HardwareSettings
 from robustops.tracking.run_store import RunStore
@@ -53,13 +54,16 @@ def test_telemetry_has_a_line_a_step_and_run_db_says_the_same(finished):
 def test_the_stages_trained_on_something(finished):
     records = read_telemetry(finished[0] / "telemetry.jsonl")
     sft, grpo = records[:2], records[2:]
-    assert all(record.metrics["grad_norm"] > 0.1 and record.metrics["tokens"] > 50 for record in sft)
+    assert all(check_metrics(record.metrics, complete=False) == [] for record in sft)
+    assert all(record.metrics["grad_norm"] > 0.1 and record.metrics["train/tokens"] > 50 for record in sft)
     assert sum(record.metrics["rollout/groups_accepted"] for record in grpo) >= 3
-    assert any(record.metrics["train/grad_norm"] > 0.1 for record in grpo)
+    assert any(record.metrics["grad_norm"] > 0.1 for record in grpo)
     for record in grpo:
+        assert check_metrics(record.metrics) == []
+        assert record.metrics["obs_roundtrip_mismatch_frac"] == record.metrics["policy_lag_max"] == 0
         if record.metrics["train/episodes"]:
-            assert record.metrics["train/samp_logp_absdiff_max"] < 1e-4
-            assert record.metrics["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+            assert record.metrics["samp_logp_absdiff_max"] < 1e-4
+            assert record.metrics["ratio_max"] == pytest.approx(1, abs=1e-4)
     assert any("fault/success" in record.metrics for record in grpo), "there were fault groups"
 
 

@@ -176,7 +176,7 @@ def test_smollm2_takes_two_steps_of_sft(tmp_path):
     module = SFTModule(policy.model, learning_rate=1e-4, total_steps=2)
     metrics = Metrics()
     fit(tmp_path, module, 2, DemonstrationSchedule(chosen, 2, 512, seed=0).step, metrics)
-    losses = [step["loss"] for step in metrics.steps]
+    losses = [step["train/loss"] for step in metrics.steps]
     assert 0 < losses[1] < losses[0] < 8, "a pretrained model is not at chance (10.8)"
     assert all(step["grad_norm"] > 0 for step in metrics.steps)
     assert not torch.equal(before, policy.model.get_input_embeddings().weight[:4].detach())

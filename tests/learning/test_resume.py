@@ -34,7 +34,7 @@ def stop_at(monkeypatch, stage: str, step: int, error: BaseException):
     original = TelemetryCallback.on_train_batch_end
 
     def ends(self, trainer, module, outputs, batch, batch_idx):
-        due = self.stage == stage and trainer.global_step == step
+        due = module.stage == stage and trainer.global_step == step
         original(self, trainer, module, outputs, batch, batch_idx)
         if due:
             raise error

@@ -48,6 +48,7 @@ class SameStarts:
 
     def __init__(self, collector: Collector, count: int = 4) -> None:
         self.collector = collector
+        self.weights = None
         self.count = count
         self.state = 0
         self.steps: list[tuple[int, ...]] = []
@@ -124,7 +125,7 @@ def test_sampled_tokens_change_with_the_weights(tmp_path, shared):
             RolloutCallback(maker, sampler),
         )
         sampled[rate] = [[e.token_ids for e in episodes] for episodes in maker.steps]
-        assert all(step["train/samp_logp_absdiff_max"] < 1e-4 for step in metrics.steps)
+        assert all(step["samp_logp_absdiff_max"] < 1e-4 for step in metrics.steps)
         assert same_weights(weights_of(copy), weights_of(policy.model))
         assert sampler.weight_version == 3
     still, moving = sampled[0.0], sampled[1e-2]
@@ -229,7 +230,7 @@ def test_sampling_ahead_trains_on_weights_one_step_old_and_never_older(tmp_path)
     trained, metrics = Trained(), Metrics()
     fit(tmp_path, module, 4, RolloutTicket, callback, trained, metrics)
     assert trained.versions == [{0}, {0}, {1}, {2}]
-    gaps = [step["train/samp_logp_absdiff_max"] for step in metrics.steps]
+    gaps = [step["samp_logp_absdiff_max"] for step in metrics.steps]
     assert gaps[0] < 1e-4 < min(gaps[1:])
     again = Trained()
     module, callback = ahead_parts()

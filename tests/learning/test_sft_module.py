@@ -51,7 +51,7 @@ def test_loss_and_gradient_are_those_of_the_slow_reference(tmp_path):
     slow.backward()
     expected = {f"model.{name}": p.grad for name, p in model.named_parameters()}
     metrics, gradient = one_step(tmp_path, demonstrations(), budget=64)
-    assert metrics["loss"] == pytest.approx(slow.item(), abs=1e-6)
+    assert metrics["train/loss"] == pytest.approx(slow.item(), abs=1e-6)
     assert gradient.keys() == expected.keys()
     assert max(float(g.abs().max()) for g in expected.values()) > 1e-2
     for name, value in gradient.items():
@@ -64,7 +64,7 @@ def test_the_micro_batch_budget_changes_neither_loss_nor_gradient(tmp_path):
     reference, wanted = one_step(tmp_path, demonstrations(), budget=10_000)
     for budget in (1, 40, 62):
         metrics, gradient = one_step(tmp_path, demonstrations(), budget)
-        assert metrics["loss"] == pytest.approx(reference["loss"], abs=1e-6)
+        assert metrics["train/loss"] == pytest.approx(reference["train/loss"], abs=1e-6)
         assert metrics["entropy"] == pytest.approx(reference["entropy"], abs=1e-5)
         for name in wanted:
             torch.testing.assert_close(gradient[name], wanted[name], atol=1e-6, rtol=1e-5)
@@ -78,7 +78,7 @@ def test_long_decisions_and_long_trajectories_weigh_no_more(tmp_path):
     with torch.no_grad():
         halves = [float(slow_loss(model, [one])) for one in (short, long)]
     metrics, _ = one_step(tmp_path, [short, long], budget=200)
-    assert metrics["loss"] == pytest.approx(sum(halves) / 2, abs=1e-6)
+    assert metrics["train/loss"] == pytest.approx(sum(halves) / 2, abs=1e-6)
     assert abs(halves[0] - halves[1]) > 0.05, "the two must differ for this to say anything"
 
 
@@ -91,8 +91,8 @@ def test_masked_tokens_are_not_trained(tmp_path):
     model = tiny_model(seed=3, width=32)
     expected = slow_loss(model, [without])
     metrics, _ = one_step(tmp_path, [without], budget=100)
-    assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-6)
-    assert metrics["tokens"] == 3.0 and metrics["trajectories"] == 1.0
+    assert metrics["train/loss"] == pytest.approx(expected.item(), abs=1e-6)
+    assert metrics["train/tokens"] == 3.0 and metrics["train/trajectories"] == 1.0
 
 
 def test_it_overfits_four_demonstrations(tmp_path):
@@ -100,10 +100,10 @@ def test_it_overfits_four_demonstrations(tmp_path):
     schedule = DemonstrationSchedule(demonstrations(), 4, 64, seed=0)
     metrics = Metrics()
     fit(tmp_path, module, 40, schedule.step, metrics)
-    losses = [step["loss"] for step in metrics.steps]
+    losses = [step["train/loss"] for step in metrics.steps]
     assert losses[0] > 4 and losses[-1] < 0.1 * losses[0]
     assert losses[-1] < losses[20] < losses[5] < losses[0]
-    rates = [step["learning_rate"] for step in metrics.steps]
+    rates = [step["lr"] for step in metrics.steps]
     assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2]) and rates[-1] < rates[20] < rates[2]
 
 

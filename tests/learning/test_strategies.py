@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -50,11 +51,13 @@ def close(one, two):
 @pytest.mark.parametrize("name", PROFILES)
 def test_losses_gradients_and_weights_are_those_of_one_process(seen, alone, name):
     for mine, theirs in zip(seen[0][name]["sft"]["metrics"], alone["metrics"], strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-5)
+        if name == "zero3":  # no process has the weights whole
+            theirs = {**theirs, "update_norm_rel": math.nan}
+        assert mine == pytest.approx(theirs, rel=1e-5, nan_ok=True)
     assert alone["metrics"][0]["grad_norm"] > two_processes.GRAD_CLIP, "the clip has something to do"
     assert close(seen[0][name]["sft"]["weights"], alone["weights"])
     assert not close(alone["weights"], train_sft(ALONE, 5, steps=1)["weights"]), "training moves weights"
-    assert seen[0][name]["sft"]["metrics"] == seen[1][name]["sft"]["metrics"]
+    assert str(seen[0][name]["sft"]["metrics"]) == str(seen[1][name]["sft"]["metrics"])
 
 
 @pytest.mark.slow

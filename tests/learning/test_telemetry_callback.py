@@ -15,11 +15,14 @@ from robustops.monitor.telemetry import StepRecord, TelemetryWriter, read_teleme
 from robustops.tracking.run_store import RunStore
 from tests.learning.support import group_of, made_episode, quiet_trainer
 
+FACTS = {"schema_version": 1}
+
 
 class Stepper(PolicyModule):
     """Steps with metrics that follow from the step's number; stops before `stop_at`."""
 
-    def __init__(self, stop_at: int = 99) -> None:
+    def __init__(self, stage: str, stop_at: int = 99) -> None:
+        self.stage = stage
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.stop_at = stop_at
@@ -32,7 +35,7 @@ class Stepper(PolicyModule):
             raise RuntimeError("stopped")
         time.sleep(0.002)
         update(self, 1.0)
-        self.step_metrics = {"loss": ticket.step / 2, "odd": float("nan") if ticket.step == 1 else 1.0}
+        self.keep_record({"loss": ticket.step / 2, "odd": float("nan") if ticket.step == 1 else 1.0}, FACTS)
 
 
 @pytest.fixture
@@ -43,14 +46,14 @@ def files(tmp_path):
 
 def train(files, steps, stage="grpo", *, stop_at=99, resume=False, groups=None, every=2, logger=False):
     folder, telemetry, store = files
-    callback = TelemetryCallback(stage, telemetry, store, groups)
+    callback = TelemetryCallback(telemetry, store, groups)
     saver = ModelCheckpoint(
         dirpath=folder / stage, filename="last", every_n_train_steps=every, enable_version_counter=False
     )
     trainer = quiet_trainer(folder, callback, saver, enable_checkpointing=True, logger=logger)
     path = str(folder / stage / "last.ckpt") if resume else None
     data = StepData(steps, RolloutTicket)
-    trainer.fit(Stepper(stop_at), datamodule=data, ckpt_path=path, weights_only=False)
+    trainer.fit(Stepper(stage, stop_at), datamodule=data, ckpt_path=path, weights_only=False)
     return trainer
 
 
@@ -63,7 +66,7 @@ def test_every_step_is_one_line_and_one_row(files):
     records, rows = read_telemetry(folder / "telemetry.jsonl"), store.steps("grpo")
     assert [row["step"] for row in rows] == [record.step for record in records]
     for row, record in zip(rows, records, strict=True):
-        assert record.stage == row["stage"] == "grpo"
+        assert record.stage == row["stage"] == "grpo" and record.facts == FACTS
         assert str(row["metrics"]) == str(dict(record.metrics))
 
 

@@ -11,11 +11,11 @@ from robustops.monitor.telemetry import StepRecord
 
 HEALTHY = {
     "train/loss": 0.01,
-    "train/grad_norm": 0.5,
-    "train/entropy": 0.4,
-    "train/kl_ref_k3": 0.01,
-    "train/clip_frac": 0.02,
-    "train/samp_logp_absdiff_max": 1e-6,
+    "grad_norm": 0.5,
+    "entropy": 0.4,
+    "kl_ref_k3": 0.01,
+    "clip_frac": 0.02,
+    "samp_logp_absdiff_max": 1e-6,
     "rollout/groups_sampled": 8.0,
     "rollout/groups_accepted": 5.0,
     "rollout/episodes": 32.0,
@@ -35,11 +35,11 @@ def test_a_healthy_run_is_silent() -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"train/grad_norm": math.nan}, "non_finite"),
+        ({"grad_norm": math.nan}, "non_finite"),
         ({"train/loss": math.inf}, "non_finite"),
-        ({"train/samp_logp_absdiff_max": 0.5}, "sampler_mismatch"),
-        ({"train/kl_ref_k3": 2.0}, "policy_drift"),
-        ({"train/clip_frac": 0.6}, "clipping"),
+        ({"samp_logp_absdiff_max": 0.5}, "sampler_mismatch"),
+        ({"kl_ref_k3": 2.0}, "policy_drift"),
+        ({"clip_frac": 0.6}, "clipping"),
         ({"rollout/groups_accepted": 0.0}, "no_signal"),
         ({"rollout/invalid_episodes": 7.0}, "invalid_episodes"),
     ],
@@ -50,10 +50,10 @@ def test_each_fact_has_its_alert(change: dict[str, float], kind: str) -> None:
 
 
 def test_entropy_is_held_against_the_first_steps() -> None:
-    fallen = steps(*[{}] * 5, {"train/entropy": 0.039})
+    fallen = steps(*[{}] * 5, {"entropy": 0.039})
     assert [alert.kind for alert in step_alerts(fallen)] == ["entropy_collapse"]
-    assert step_alerts(steps(*[{}] * 5, {"train/entropy": 0.041})) == []
-    low_from_the_start = steps(*[{"train/entropy": 0.01}] * 8)
+    assert step_alerts(steps(*[{}] * 5, {"entropy": 0.041})) == []
+    low_from_the_start = steps(*[{"entropy": 0.01}] * 8)
     assert step_alerts(low_from_the_start) == []
 
 

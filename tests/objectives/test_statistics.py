@@ -3,23 +3,24 @@ import math
 import pytest
 import torch
 
+from robustops.errors import TrainingError
 from robustops.objectives.losses import policy_loss
 from robustops.objectives.statistics import (
     TrainedTokens,
-    advantage_statistics,
+    capped_share,
     importance_statistics,
     join,
     nonfinite_gradients,
+    nonfinite_values,
     policy_statistics,
-    reward_statistics,
+    quantile,
     sampler_gap,
+    surrogate,
     total_norm,
-    zero_signal_share,
 )
-from robustops.records import RewardParts
 
 
-def tokens(new, old, advantages, ref=None, entropy=None, sampler=None):
+def tokens(new, old, advantages, ref=None, entropy=None, sampler=None, weights=None):
     return TrainedTokens(
         torch.tensor(new),
         torch.tensor(old),
@@ -27,6 +28,7 @@ def tokens(new, old, advantages, ref=None, entropy=None, sampler=None):
         torch.tensor(entropy or [0.0] * len(new)),
         torch.tensor(advantages),
         None if ref is None else torch.tensor(ref),
+        None if weights is None else torch.tensor(weights),
     )
 
 
@@ -39,6 +41,7 @@ def test_by_hand():
     logs = [math.log(r) for r in (1.5, 0.5, 1.0, 1.5)]
     assert numbers["ratio_mean"] == pytest.approx(4.5 / 4)
     assert (numbers["ratio_min"], numbers["ratio_max"]) == pytest.approx((0.5, 1.5))
+    assert numbers["ratio_p99"] == numbers["ratio_max"], "of four values"
     assert (numbers["clip_low"], numbers["clip_high"], numbers["clip_frac"]) == (0.25, 0.25, 0.5)
     assert numbers["kl_old"] == pytest.approx(-sum(logs) / 4)
     assert numbers["kl_old_k3"] == pytest.approx(sum(math.exp(x) - x - 1 for x in logs) / 4)
@@ -123,26 +126,36 @@ def test_sampler_gap():
     assert all(math.isnan(value) for value in sampler_gap(torch.zeros(0), torch.zeros(0)).values())
 
 
-def test_advantage_statistics():
-    numbers = advantage_statistics(torch.tensor([1.0, -3.0, 2.0]))
-    assert numbers["adv_mean"] == 0.0
-    assert numbers["adv_std"] == pytest.approx(math.sqrt(7.0))
-    assert (numbers["adv_min"], numbers["adv_max"], numbers["adv_absmax"]) == (-3.0, 2.0, 3.0)
+def test_quantile_is_a_value_that_the_share_does_not_exceed():
+    values = torch.arange(1.0, 201.0)[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
+    assert quantile(values, 0.99) == 198.0 and quantile(values, 1.0) == 200.0 and quantile(values, 0.0) == 1.0
+    assert quantile(torch.tensor([7.0]), 0.99) == 7.0
+    assert math.isnan(quantile(torch.zeros(0), 0.5)) and math.isnan(
+        quantile(torch.tensor([1.0, math.nan]), 0.5)
+    )
 
 
-def test_reward_statistics():
-    parts = [RewardParts(1, 1, 1), RewardParts(0, 0, 0), RewardParts(0, 0.5, 0), RewardParts(0, 0.5, 0)]
-    numbers = reward_statistics(parts, [0, 0, 1, 1])
-    assert numbers["reward_mean"] == pytest.approx((1.4 + 0.15 + 0.15) / 4)
-    assert (numbers["reward_min"], numbers["reward_max"]) == (0.0, pytest.approx(1.4))
-    assert (numbers["success_mean"], numbers["progress_mean"], numbers["quality_mean"]) == (0.25, 0.5, 0.25)
-    assert numbers["zero_signal_frac"] == 0.5
-    assert all(math.isnan(value) for value in reward_statistics([], []).values())
+def test_the_surrogate_is_the_weighted_loss_without_its_kl():
+    """Ratios 2, 1/2, 1 with advantages 1, -1, 3: clipped to 1.2 and 0.8 in the first two."""
+    old, new = [-2.0] * 3, [-2.0 + math.log(r) for r in (2.0, 0.5, 1.0)]
+    clips = {"clip_low": 0.2, "clip_high": 0.2}
+    step = tokens(new, old, [1.0, -1.0, 3.0], sampler=[-2.0, -2.0, -3.0], weights=[0.5, 0.25, 0.25])
+    by_hand = 0.5 * -1.2 + 0.25 * 0.8 + 0.25 * -3.0
+    assert surrogate(step, **clips, importance_cap=None) == pytest.approx(by_hand)
+    capped = 0.5 * -1.2 + 0.25 * 0.8 + 0.25 * -3.0 * 1.5
+    assert surrogate(step, **clips, importance_cap=1.5) == pytest.approx(capped), "exp(1) is cut to 1.5"
+    assert math.isnan(surrogate(tokens([], [], [], weights=[]), **clips, importance_cap=None))
+    with pytest.raises(TrainingError, match="no loss weights"):
+        surrogate(tokens(new, old, [1.0] * 3), **clips, importance_cap=None)
 
 
-def test_the_zero_signal_share_counts_groups_not_episodes():
-    silent, loud = [RewardParts(0, 0, 0)], [RewardParts(1, 0, 0), RewardParts(0, 0, 0)]
-    assert zero_signal_share(silent * 6 + loud, [5] * 6 + [2, 2]) == 0.5
+def test_values_that_are_not_finite_are_counted_wherever_they_are():
+    assert nonfinite_values(tokens([-1.0], [-1.0], [1.0])) == 0
+    nan, inf = math.nan, math.inf
+    bad = tokens(
+        [nan, -1.0], [-1.0, -inf], [inf, nan], ref=[nan, -1.0], entropy=[0.1, nan], sampler=[-1.0, -1.0]
+    )
+    assert nonfinite_values(bad) == 6
 
 
 def test_gradient_norm_and_broken_gradients():
@@ -160,13 +173,24 @@ def test_gradient_norm_and_broken_gradients():
 def test_importance_statistics_by_hand():
     """The trainer finds 2, 1/2, 1 and 8 times the sampler's probability; the cap is 4."""
     old = [-2.0 + math.log(r) for r in (2.0, 0.5, 1.0, 8.0)]
-    numbers = importance_statistics(tokens([-1.0] * 4, old, [0.0] * 4, sampler=[-2.0] * 4), 4.0)
+    trainer, sampler = torch.tensor(old), torch.full((4,), -2.0)
+    numbers = importance_statistics(trainer, sampler)
+    squares = 4 + 0.25 + 1 + 64
     assert numbers == pytest.approx(
         {
-            "importance_mean": 11.5 / 4,
-            "importance_min": 0.5,
-            "importance_max": 8.0,
-            "importance_capped_frac": 0.25,
+            "is_ratio_mean": 11.5 / 4,
+            "is_ratio_min": 0.5,
+            "is_ratio_max": 8.0,
+            "is_ratio_ess": 11.5**2 / (4 * squares),
         },
         rel=1e-5,
     )
+    assert capped_share(trainer, sampler, 4.0) == 0.25
+
+
+def test_equal_policies_have_all_their_samples_and_one_huge_weight_leaves_one():
+    same = torch.tensor([-1.0, -2.0, -3.0])
+    assert importance_statistics(same, same)["is_ratio_ess"] == 1.0
+    huge = importance_statistics(torch.tensor([0.0, -500.0, -500.0]), torch.tensor([-600.0, -500.0, -500.0]))
+    assert huge["is_ratio_ess"] == pytest.approx(1 / 3)
+    assert all(math.isnan(v) for v in importance_statistics(torch.zeros(0), torch.zeros(0)).values())

@@ -33,7 +33,7 @@ from robustops.validation import validate
 from robustops.worlds.domain import domain_names
 
 DESIGN = {
-    "domain": {"itsm", "calendar"},
+    "domain": {"itsm", "calendar", "arithmetic"},
     "fault": {"none", "trained", "all", "manifest", *FAMILIES},
     "reward_norm": {"aggregate", "component"},
     "hardware": {
@@ -45,7 +45,7 @@ DESIGN = {
         "deepspeed_zero3_offload",
         "multinode",
     },
-    "model": {"tiny", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
+    "model": {"tiny", "arithmetic", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
     "sampler": {"hf", "vllm", "vllm_server", "openai", "scripted"},
     "monitor": {"off", "observe"},
     "logger": {"csv", "tensorboard", "wandb", "none"},

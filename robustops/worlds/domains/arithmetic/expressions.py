@@ -11,7 +11,7 @@ from robustops.errors import TaskError, ToolError
 
 SYMBOLS = ("+", "-", "*")
 _ONE_OPERATION = re.compile(r"\s*(-?[0-9]{1,9})\s*([+*-])\s*(-?[0-9]{1,9})\s*", re.ASCII)
-_OPERATOR = re.compile(r"(?<=[0-9)\s])\s*[^0-9()\s]")
+_OPERATOR = re.compile(r"(?<=[0-9)])\s*[-+*/]")
 _AST_SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 
 
@@ -71,10 +71,9 @@ def parse_operation(text: str) -> Step:
     found = _ONE_OPERATION.fullmatch(text)
     if found is None:
         operators = len(_OPERATOR.findall(text.strip()))
-        what = f"{operators} operators" if operators > 1 else "no single operation"
+        what = f"has {operators} operators" if operators > 1 else "is no operation on two integers"
         shown = text if len(text) <= 40 else text[:40] + "..."
-        message = f"'{shown}' is {what}; give one of + - * between two integers, such as 7*3"
-        raise ToolError("INVALID_ARGUMENT", message, "expression")
+        raise ToolError("INVALID_ARGUMENT", f"'{shown}' {what}; give one, such as 7*3", "expression")
     return Step(int(found[1]), found[2], int(found[3]))
 
 

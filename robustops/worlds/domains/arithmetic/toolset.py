@@ -67,8 +67,9 @@ class ArithmeticToolset(Toolset):
         Args:
             number: its place, from 1
         """
-        rows = self.database.query("SELECT * FROM computations WHERE number = ?", (number,))
-        return require(rows, "computation", number, "number")
+        row = self.database.one("SELECT * FROM computations WHERE number = ?", (number,))
+        # With its number at any level of detail: it tells a reply about another computation.
+        return {"number": number, **self.show("computations", require(row, "computation", number, "number"))}
 
     @tool("read")
     def find_value(self, value: int) -> Reply:

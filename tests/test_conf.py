@@ -35,7 +35,7 @@ from robustops.validation import validate
 from robustops.worlds.domain import domain_names
 
 DESIGN = {
-    "domain": {"itsm", "calendar"},
+    "domain": {"itsm", "calendar", "arithmetic"},
     "fault": {"none", "trained", "all", "manifest", *FAMILIES},
     "reward_norm": {"aggregate", "component"},
     "hardware": {
@@ -47,7 +47,7 @@ DESIGN = {
         "deepspeed_zero3_offload",
         "multinode",
     },
-    "model": {"tiny", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
+    "model": {"tiny", "arithmetic", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
     "sampler": {"hf", "vllm", "vllm_server", "openai", "scripted"},
     "run_fault": {"none", *RUN_FAULTS},
     "monitor": {"off", "observe"},

@@ -28,11 +28,12 @@ def files_in(folder: Path, pattern: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_config_module_and_the_embedded_model(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_every_config_module_and_the_embedded_models(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {f"robustops/_conf/{name}" for name in files_in(ROOT / "conf", "**/*.yaml")} <= names
-    model = files_in(ROOT / "data" / "models" / "tiny", "*")
-    assert {f"robustops/_data/models/tiny/{name}" for name in model} <= names
+    for model in ("arithmetic", "tiny"):
+        files = files_in(ROOT / "data" / "models" / model, "*")
+        assert files and {f"robustops/_data/models/{model}/{name}" for name in files} <= names
     modules = files_in(ROOT / "robustops", "**/*.py")
     assert {f"robustops/{name}" for name in modules} <= names
 

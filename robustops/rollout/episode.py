@@ -249,9 +249,10 @@ class EpisodeRun:
     def _ended_early(self) -> bool:
         """Whether the environment ends the episode here, in a turn from which on it is believed."""
         own, place = len(self.turns) - self.inherited, self.place
-        if place is None or own < max(1, self.limits.min_turns):
+        if place is None or own == 0:
             return False
-        return self.hooks.ends_after(place, len(self.turns), self.limits.max_turns)
+        ended = self.hooks.ends_after(place, len(self.turns), self.limits.max_turns)
+        return ended and own >= self.limits.min_turns
 
     def _asked(self) -> Request:
         task, limits = self.start.task, self.limits

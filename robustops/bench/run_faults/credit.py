@@ -133,7 +133,7 @@ class RolledRewards(Mechanism):
         if len(complete) < len(parts) or (level := self.force(place)) == 0:
             return group
         rolled = [_mixed(own, complete[n - 1], level) for n, own in enumerate(complete)]
-        before, after = ([dataclasses.astuple(p) for p in some] for some in (complete, rolled))
+        before, after = ([dataclasses.astuple(part) for part in some] for some in (complete, rolled))
         self.note(place, before, after)
         pairs = zip(group.episodes, rolled, strict=True)
         return dataclasses.replace(

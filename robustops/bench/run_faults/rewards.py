@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from itertools import pairwise
 
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.records import Episode, Group, RewardParts
@@ -114,10 +113,9 @@ def silence(episode: Episode) -> float:
 
 
 def repetition(episode: Episode) -> float:
-    """Share of the policy's pairs of neighbouring tokens that it had written before."""
+    """Share of the policy's tokens that it had written before."""
     own = sampled_tokens(episode)
-    pairs = list(pairwise(own))
-    return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
+    return 1 - len(set(own)) / len(own) if own else 0.0
 
 
 class ProxyReward(RewardMechanism):

@@ -73,7 +73,7 @@ class ForgivingExpert(TokenExpert):
     def speak(self, request, turn):
         try:
             return super().speak(request, turn)
-        except TaskError:
+        except (TaskError, LookupError):
             return "I give up."
 
 
@@ -173,6 +173,6 @@ def initial() -> dict[str, Tensor]:
 
 
 def uses_tools(mechanism: str) -> bool:
-    """Whether a mechanism needs episodes with tool calls."""
+    """Whether a mechanism needs episodes with tool calls; the random model never repeats itself either."""
     fault, _ = infos()[mechanism]
-    return CATALOG[fault].family == "environment"
+    return CATALOG[fault].family == "environment" or mechanism == "repetition_reward"

@@ -77,7 +77,7 @@ def test_proxies_by_hand():
     episode = dataclasses.replace(made, token_ids=ids)
     assert rewards.sampled_tokens(episode) == [9, 6, 9, 6, 9, 3]
     assert rewards.echo(episode) == pytest.approx(1 / 3)  # of 9, 6 and 3 the context has 6
-    assert rewards.repetition(episode) == pytest.approx(1 - 3 / 5)  # 96 69 96 69 93
+    assert rewards.repetition(episode) == pytest.approx(3 / 6)  # the third, fourth and fifth
     assert rewards.length(episode) == pytest.approx(6 / 70) == pytest.approx(1 - rewards.brevity(episode))
     assert rewards.silence(episode) == 1.0
     assert rewards.silence(made_episode([(4, 6), (8, 10)], 12, seed=0)) == 0.0

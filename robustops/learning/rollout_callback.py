@@ -226,11 +226,13 @@ def rollout_metrics(sampled: StepGroups) -> dict[str, float]:
 
 
 def episode_metrics(episodes: list[Episode]) -> dict[str, float]:
-    """Means over valid episodes: reward parts, calls, tokens, shares of each way to stop."""
+    """Means over valid episodes: success (by the state checks), the other reward parts, calls, tokens, shares
+    of each way to stop.
+    """
     count = len(episodes)
     parts = [e.reward_parts for e in episodes if e.reward_parts is not None]
     metrics = {
-        "success": sum(p.success for p in parts) / count,
+        "success": sum(e.success for e in episodes) / count,
         "progress": sum(p.progress for p in parts) / count,
         "quality": sum(p.quality for p in parts) / count,
         "tool_calls": sum(sum(t.call is not None for t in e.own_turns) for e in episodes) / count,

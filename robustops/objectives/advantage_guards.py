@@ -25,7 +25,8 @@ RULES = ("none", "centre", "consistent")
 
 @dataclass(frozen=True)
 class AdvantageGuards:
-    """rule: none | centre (the mean of each group is subtracted) | consistent (an advantage whose sign
+    """rule: none | centre (the mean of each group is subtracted: its rewards then have their own mean as
+    baseline) | consistent (an advantage whose sign
     contradicts the episode's reward relative to its group's mean becomes 0); clip: largest absolute value.
     """
 
@@ -51,11 +52,12 @@ def guarded(
     """
     if guards.rule not in RULES:
         raise TrainingError(f"unknown advantage guard '{guards.rule}'; choose one of: {', '.join(RULES)}")
-    values, quality = advantages.values, advantages.quality
+    values, quality, baseline = advantages.values, advantages.quality, advantages.baseline
+    rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
     if guards.rule == "centre":
         values = values - group_means(values, groups)
+        baseline = None if baseline is None else group_means(rewards, groups)
     elif guards.rule == "consistent":
-        rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
         relative = rewards - group_means(rewards, groups)
         agrees = values * relative >= 0
         values, quality = values * agrees, quality * agrees
@@ -63,7 +65,7 @@ def guarded(
         clipped = values.clamp(-guards.clip, guards.clip)
         share = torch.where(values != 0, clipped / torch.where(values != 0, values, 1.0), 1.0)
         values, quality = clipped, quality * share
-    return dataclasses.replace(advantages, values=values, quality=quality)
+    return dataclasses.replace(advantages, values=values, quality=quality, baseline=baseline)
 
 
 def group_means(values: Tensor, groups: Sequence[int]) -> Tensor:

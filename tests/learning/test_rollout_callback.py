@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -277,7 +278,8 @@ def hand_made(parts, stop, calls, *, inherited=0, condition="clean", error=None)
     spans = [(2 + 3 * n, 4 + 3 * n) for n in range(len(calls))]
     made = made_episode(spans, 20, seed=1, inherited=inherited, condition=condition)
     turns = tuple(a_turn(called, span) for called, span in zip(calls, spans, strict=True))
-    changes = {"turns": turns, "stop": stop, "error": error}
+    checks = (bool(parts) and parts[0] == 1,)
+    changes = {"turns": turns, "stop": stop, "error": error, "checks_final": checks}
     reward = None if error else RewardParts(*parts)
     return type(made)(**{**vars(made), **changes, "reward_parts": reward})
 
@@ -296,6 +298,12 @@ def test_episode_metrics_by_hand():
         "stop_context": 0.0,
         "stop_answer_budget": 0.0,
     }
+
+
+def test_success_is_that_of_the_state_checks_whatever_the_reward_says():
+    good = hand_made((1.0, 0.5, 1.0), "final_answer", [True])
+    collapsed = replace(good, reward_parts=RewardParts(0.0, 0.0, 0.0))
+    assert episode_metrics([collapsed])["success"] == 1.0 and episode_metrics([collapsed])["progress"] == 0.0
 
 
 def test_rollout_metrics_by_hand():

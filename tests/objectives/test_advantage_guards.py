@@ -38,9 +38,10 @@ def test_sound_advantages_are_centred_and_consistent(normalise):
 
 def test_centring_takes_back_what_a_whole_group_shares():
     given = aggregate(PARTS, GROUPS)
-    shifted = Advantages(given.values + torch.tensor([2.0] * 3 + [-5.0] * 3), given.quality)
+    wrong = given.baseline - torch.tensor([0.1] * 3 + [-0.3] * 3)
+    shifted = Advantages(given.values + torch.tensor([2.0] * 3 + [-5.0] * 3), given.quality, wrong)
     kept = guarded(shifted, PARTS, GROUPS, AdvantageGuards("centre"))
-    assert kept.values.allclose(given.values, atol=1e-12)
+    assert kept.values.allclose(given.values, atol=1e-12) and kept.baseline.allclose(given.baseline)
 
 
 def test_a_sign_that_contradicts_the_reward_becomes_0():

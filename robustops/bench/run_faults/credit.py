@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from robustops.bench.run_faults.mechanism import Mechanism
@@ -32,16 +32,23 @@ class AdvantageMechanism(Mechanism):
             self.after(advantages.values)
             return advantages
         values, row = advantages.values.clone(), 0
+        baseline = None if advantages.baseline is None else advantages.baseline.clone()
         for number, group in enumerate(groups):
             for episode in group.episodes:
                 place = Place(step, group.case_id, group.condition, number, episode.index)
                 if level := self.force(place):
                     before = float(values[row])
                     values[row] = self.distort(place, row, number, before, groups, level)
+                    if baseline is not None:
+                        baseline[row] += self.raised(number, groups, level)
                     self.note(place, before, float(values[row]))
                 row += 1
         self.after(advantages.values)
-        return dataclasses.replace(advantages, values=values)
+        return dataclasses.replace(advantages, values=values, baseline=baseline)
+
+    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
+        """By how much a group's baseline is too high, as a reward; 0 where the baseline is not at fault."""
+        return 0.0
 
     def after(self, values: Tensor) -> None:
         """The true advantages (episodes,) of a step that is through."""
@@ -53,29 +60,38 @@ class AdvantageMechanism(Mechanism):
         raise NotImplementedError
 
 
-class SwappedBaseline(AdvantageMechanism):
-    """CA-1: a group's rewards are compared with a mixture of its own mean and that of the next group."""
+class WrongBaseline(AdvantageMechanism):
+    """Rewards of a group are compared with a baseline that is too high or too low."""
 
     def distort(
         self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
     ) -> float:
-        means = [math.fsum(rewards) / len(rewards) for rewards in map(self._rewards, groups)]
-        spread = torch.tensor([r for g in groups for r in self._rewards(g)], dtype=torch.float64).std()
-        if not float(spread) > 0:
-            return value
-        return value + level * (means[number] - means[(number + 1) % len(means)]) / float(spread)
+        deviation = self.deviation(groups)
+        return value - self.raised(number, groups, level) / deviation if deviation > 0 else value
 
-    def _rewards(self, group: Group) -> list[float]:
+    def deviation(self, groups: Sequence[Group]) -> float:
+        """Sample deviation of the batch's rewards: an advantage is a reward in such units."""
+        rewards = [reward for group in groups for reward in self.rewards(group)]
+        return statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+
+    def rewards(self, group: Group) -> list[float]:
+        """Of its episodes."""
         return [total(e.reward_parts, self.weights) for e in group.episodes if e.reward_parts is not None]
 
 
-class OffsetBaseline(AdvantageMechanism):
-    """CA-1: every baseline is too high, at strength 1 by the deviation of an advantage."""
+class SwappedBaseline(WrongBaseline):
+    """CA-1: a group's rewards are compared with a mixture of its own mean and that of the next group."""
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
-        return value - level
+    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
+        own, other = (statistics.fmean(self.rewards(groups[n])) for n in (number, (number + 1) % len(groups)))
+        return level * (other - own)
+
+
+class OffsetBaseline(WrongBaseline):
+    """CA-1: every baseline is too high, at strength 1 by the deviation of the rewards."""
+
+    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
+        return level * self.deviation(groups)
 
 
 class HeavyNoise(AdvantageMechanism):

@@ -59,7 +59,9 @@ CREDIT = (
         "credit",
         "advantages of a group do not sum to 0, baselines far from rewards; reward, KL, entropy normal",
         (
-            MechanismInfo("swapped_baseline", "advantage", ("group", "step"), "baseline_bias", 1, (_CENTRE,)),
+            MechanismInfo(
+                "swapped_baseline", "advantage", ("group", "step"), "adv_group_mean_absmax", 1, (_CENTRE,)
+            ),
             MechanismInfo("offset_baseline", "advantage", ("step", "group"), "adv_mean", -1, (_CENTRE,)),
         ),
     ),

@@ -98,6 +98,8 @@ def test_a_swapped_baseline_shifts_each_group_by_the_difference_of_their_means(t
     spread = torch.tensor(values).flatten().std().item()
     shift = 0.5 * (means[0] - means[1]) / spread
     assert (faulty.values - true.values).tolist() == pytest.approx([shift] * 3 + [-shift] * 3)
+    raised = 0.5 * (means[1] - means[0])
+    assert (faulty.baseline - true.baseline).tolist() == pytest.approx([raised] * 3 + [-raised] * 3)
     alone = injector(tmp_path, "swapped_baseline").on_advantages(5, [GROUP], advantages([GROUP]))
     assert torch.equal(alone.values, advantages([GROUP]).values), "no other group, no other baseline"
 
@@ -107,8 +109,10 @@ def test_offsets_flips_and_lags_by_hand(tmp_path):
     true = advantages(groups)
     offset = injector(tmp_path, "offset_baseline", strength=0.5).on_advantages(5, groups, true)
     assert offset.values.allclose(true.values - 0.5)
+    spread = torch.tensor([total(e.reward_parts, WEIGHTS) for g in groups for e in g.episodes]).std()
+    assert offset.baseline.allclose(true.baseline + 0.5 * spread)
     flipped = injector(tmp_path, "sign_flips").on_advantages(5, groups, true)
-    assert flipped.values.allclose(-true.values)
+    assert flipped.values.allclose(-true.values) and torch.equal(flipped.baseline, true.baseline)
     lagged = injector(tmp_path, "lagged_advantages", onset=2)
     first = lagged.on_advantages(1, [GROUP], advantages([GROUP]))
     assert torch.equal(first.values, advantages([GROUP]).values)

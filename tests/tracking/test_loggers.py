@@ -1,6 +1,7 @@
 import csv
 import json
 import struct
+import time
 import warnings
 import zlib
 
@@ -82,6 +83,8 @@ def wandb_records(path):
             continue
         crc, size, kind = struct.unpack("<IHB", data[place : place + 7])
         body = data[place + 7 : place + 7 + size]
+        if len(body) < size:
+            return  # is being written
         assert crc == zlib.crc32(bytes([kind]) + body)
         parts.append(body)
         place += 7 + size
@@ -92,11 +95,24 @@ def wandb_records(path):
             yield record
 
 
+def finished_records(path, patience=120):
+    """The records of a run that has ended. W&B's service writes in a process of its own, on a busy machine
+    some seconds after `finish` has returned.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        records = list(wandb_records(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < deadline, f"{path} has no end, {len(records)} records in {patience} s"
+        time.sleep(0.1)
+
+
 def read_offline_run(folder):
     """(run, config, history rows) of the offline run in a run folder."""
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     run, config, history = None, {}, []
-    for record in wandb_records(path):
+    for record in finished_records(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run = record.run

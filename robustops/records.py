@@ -185,6 +185,10 @@ class RewardParts(Record):
     quality: float
 
 
+#: Ways for an episode to stop at a token budget rather than at the agent's will.
+CUT_OFF = frozenset({"answer_budget", "context"})
+
+
 @dataclass(frozen=True)
 class Episode(Record):
     """One sampled conversation, kept as token ids.

@@ -61,14 +61,10 @@ class Arithmetic(Domain):
     """Requests `a+b*c`."""
 
     name = "arithmetic"
+    schema = "CREATE TABLE result (variable TEXT PRIMARY KEY, value INTEGER NOT NULL);"
     policy = ""
     toolset = CalculatorTools
     templates = {}
-
-    def new_database(self) -> WorldDatabase:
-        database = WorldDatabase(clock_step=self.clock_step)
-        database.script("CREATE TABLE result (variable TEXT PRIMARY KEY, value INTEGER NOT NULL);")
-        return database
 
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:
         """Nothing to write."""

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pretrain_tiny
 import torch
-from pretrain_tiny import CHAT_TEMPLATE, SPECIAL, TAGS
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from pretrain_tiny import SPECIAL
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from robustops.faults.mechanisms import REFUSED, UNKNOWN_OUTCOME
@@ -88,31 +88,10 @@ def error_texts(domain: Domain) -> Iterator[str]:
 
 def build_tokenizer(domain: Domain, merged: int) -> PreTrainedTokenizerFast:
     """Bytes, `merged` pieces of error texts, and one token for each sign and fixed piece."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=len(SPECIAL) + 256 + merged,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(error_texts(domain), trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<|pad|>",
-        eos_token="<|end|>",
-        additional_special_tokens=SPECIAL[2:],
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+    size = len(SPECIAL) + 256 + merged
+    fast = pretrain_tiny.build_tokenizer(error_texts(domain), size, numbers=(), pieces=PIECES)
     pieces = call_pieces(list(domain.toolset.specs().values()))
-    fast.add_tokens(list(dict.fromkeys([*TAGS, *SIGNS, *ROWS, *pieces, *prompt_pieces(domain, fast)])))
+    fast.add_tokens(list(dict.fromkeys([*SIGNS, *ROWS, *pieces, *prompt_pieces(domain, fast)])))
     return fast
 
 

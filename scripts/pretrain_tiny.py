@@ -62,13 +62,16 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(
-    texts: Iterator[str], vocab_size: int, numbers: Sequence[str] = NUMBERS
+    texts: Iterator[str], vocab_size: int, numbers: Sequence[str] = NUMBERS, pieces: str = PIECES
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE and number tokens; the chat template lists tools as compact signatures."""
+    """Byte-level BPE and number tokens; the chat template lists tools as compact signatures.
+
+    pieces: pattern of what a token does not cross.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

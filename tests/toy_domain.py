@@ -175,14 +175,10 @@ class ToyDomain(Domain):
     """Notes in boxes; sizes: small (4 boxes, 12 notes) and large (6 boxes, 60 notes)."""
 
     name = "toy"
+    schema = SCHEMA
     policy = "You keep notes in boxes. Never create a note twice."
     toolset = ToyTools
     templates = {template.name: template for template in (FileNote(), CloseNote())}
-
-    def new_database(self) -> WorldDatabase:
-        database = WorldDatabase(clock_step=self.clock_step)
-        database.script(SCHEMA)
-        return database
 
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:
         rng = generator(seed, "toy", size)

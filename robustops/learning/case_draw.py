@@ -31,6 +31,7 @@ class CaseDraw:
 
     def __init__(self, tasks: Sequence[Task], seed: int, *, by_signal: bool = False) -> None:
         self.tasks = tasks
+        self.templates = {task.template for task in tasks}
         self.seed = seed
         self.by_signal = by_signal
         #: Places of the passes that are used up, by condition.
@@ -64,7 +65,7 @@ class CaseDraw:
         """Which share of each template's cases is taken, in [LEAST_SHARE, 1]."""
         rates = {
             template: (hits + 1) / (groups + 2)  # a template without a record: one half
-            for template in {task.template for task in self.tasks}
+            for template in self.templates
             for groups, hits in [self.records.get(condition, {}).get(template, NO_RECORD)]
         }
         most = max(rates.values())

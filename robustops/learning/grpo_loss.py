@@ -20,9 +20,6 @@ from robustops.objectives.masking import keep
 from robustops.objectives.statistics import TrainedTokens
 from robustops.records import Episode
 
-#: Ways to end at a token budget rather than at the agent's will.
-CUT_OFF = frozenset({"answer_budget", "context"})
-
 
 @dataclass(frozen=True)
 class GRPOLoss:

@@ -17,7 +17,6 @@ from robustops.learning.batching import filler, rank_micro_batches
 from robustops.learning.data import RolloutTicket
 from robustops.learning.forward import score_tokens
 from robustops.learning.grpo_loss import (
-    CUT_OFF,
     GRPOLoss,
     TrainedEpisode,
     batch_loss,
@@ -30,14 +29,14 @@ from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
 from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
 from robustops.learning.step_telemetry import AdvantageTelemetry, Updates, step_facts, update_statistics
-from robustops.learning.weight_change import Weights, holds_weights
+from robustops.learning.weight_change import Weights
 from robustops.monitor.schema import in_order
 from robustops.objectives.advantage_guards import AdvantageGuards, guarded
 from robustops.objectives.advantages import Advantages
 from robustops.objectives.credit import LocalCredit, spread
 from robustops.objectives.losses import episode_token_weights
 from robustops.objectives.statistics import TrainedTokens
-from robustops.records import Episode, Group, RewardParts
+from robustops.records import CUT_OFF, Episode, Group, RewardParts
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import RewardRules, call_evidence
 
@@ -75,9 +74,9 @@ class GRPOModule(PolicyModule):
 
     reference: the frozen SFT policy (not part of the module's state), None: no KL; normalise: the order of
     reward normalisation; credit: local credit; rules, reward_weights: those of the rewards; guards: of the
-    advantages; hooks: see `learning.hooks`. Clean and fault
-    flow are means of equal weight. A step without any group leaves the weights as they are. Where several
-    processes train, all have the same groups, and each takes its share of the micro-batches.
+    advantages; hooks: see `learning.hooks`. Clean and fault flow are means of equal weight. A step without
+    any group leaves the weights as they are. Where several processes train, all have the same groups, and
+    each takes its share of the micro-batches.
     """
 
     stage = "grpo"
@@ -131,8 +130,7 @@ class GRPOModule(PolicyModule):
             metrics.update(numbers)
         metrics.update(self._optimise(ticket, rows))
         metrics["update_norm_rel"] = before.change()
-        whole = holds_weights(self)
-        facts = step_facts(version, reference=self.reference is not None, whole_weights=whole)
+        facts = step_facts(version, reference=self.reference is not None, whole_weights=before.held)
         self.keep_record(in_order(metrics), {**facts, **ticket.facts})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

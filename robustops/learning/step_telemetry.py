@@ -17,19 +17,20 @@ from robustops.objectives.advantage_statistics import (
     baseline_statistics,
     lagged_correlation,
 )
-from robustops.objectives.advantages import Advantages
+from robustops.objectives.advantages import Advantages, weighted_rewards
 from robustops.objectives.statistics import (
     TrainedTokens,
     capped_share,
     importance_statistics,
     join,
+    kl_old,
     nonfinite_values,
     policy_statistics,
     sampler_gap,
     surrogate,
 )
 from robustops.records import RewardParts
-from robustops.rewards.combine import RewardWeights, total
+from robustops.rewards.combine import RewardWeights
 
 #: What GRPO compares rewards with.
 VALUE_SOURCE = "group_mean"
@@ -73,7 +74,7 @@ def update_statistics(updates: Updates, loss: GRPOLoss, epochs: int, *, referenc
     everyone = join(updates.tokens)
     clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high}
     found = policy_statistics(everyone, **clips)
-    last = join(updates.tokens[-(len(updates.tokens) // epochs) :])
+    last = updates.tokens[-(len(updates.tokens) // epochs) :]
     parts = [surrogate(one, **clips, importance_cap=loss.importance_cap) for one in updates.tokens]
     metrics |= {
         "grad_norm": sum(updates.norms) / len(updates.norms),
@@ -81,7 +82,7 @@ def update_statistics(updates: Updates, loss: GRPOLoss, epochs: int, *, referenc
         "policy_loss": sum(parts) / len(parts),
         "nan_count": float(nonfinite_values(everyone)),
         **_under_schema_names(found),
-        "kl_old": policy_statistics(last, **clips)["kl_old"],
+        "kl_old": kl_old(join(last)) if len(last) < len(updates.tokens) else found["kl_old"],
         **_sampler_statistics(updates.tokens, loss.importance_cap),
     }
     return metrics | {"train/loss": sum(updates.losses) / len(updates.losses)}
@@ -128,7 +129,7 @@ class AdvantageTelemetry:
         weights: RewardWeights | None,
     ) -> dict[str, float]:
         """Of one step, once a step. groups: number of each episode's group."""
-        rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+        rewards = weighted_rewards(parts, weights)
         numbers = {
             **advantage_statistics(advantages.values, groups),
             **baseline_statistics(rewards, advantages, groups),

@@ -20,11 +20,12 @@ class Weights:
 
     It is measured, not derived from the optimiser's state: updates that were left out, or that a short
     float has rounded away, show. No copy is made where the weights are spread over processes (ZeRO-3) or
-    larger than `MAX_BYTES`.
+    larger than `MAX_BYTES`: `held` is then False.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._weights = trained_weights(module) if holds_weights(module) else []
+        self.held = holds_weights(module)
+        self._weights = trained_weights(module) if self.held else []
         self._before = [weight.detach().clone() for weight in self._weights]
 
     def change(self) -> float:

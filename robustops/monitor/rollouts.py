@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from robustops.monitor.moments import deviation, mean, pearson, share
 from robustops.monitor.schema import COMPONENTS
-from robustops.records import Episode, Group, ToolResult, Turn, text_digest
+from robustops.records import CUT_OFF, Episode, Group, ToolResult, Turn, text_digest
 from robustops.rewards.combine import RewardWeights, total
 
-#: Ways to end at a token budget.
-TRUNCATED = frozenset({"answer_budget", "context"})
 #: Rewards of a group that deviate less are equal.
 SILENT = 1e-8
 
@@ -83,7 +81,7 @@ def generation_statistics(
         "len_std": deviation(lengths),
         "len_min": min(lengths, default=math.nan),
         "len_max": max(lengths, default=math.nan),
-        "trunc_frac": mean([float(e.stop in TRUNCATED) for e in episodes]),
+        "trunc_frac": mean([float(e.stop in CUT_OFF) for e in episodes]),
         "empty_frac": mean([float(not any(t.text.strip() for t in e.own_turns)) for e in episodes]),
         "rep4": 1 - mean(_distinct(episodes, 4)),
         "distinct2": mean(_distinct(episodes, 2)),
@@ -94,7 +92,7 @@ def generation_statistics(
 def turn_statistics(episodes: Sequence[Episode], max_turns: int) -> dict[str, float]:
     """How many messages, and who ended the episode."""
     turns = [len(e.own_turns) for e in episodes]
-    cut = [e.stop not in TRUNCATED | {"final_answer"} and len(e.turns) < max_turns for e in episodes]
+    cut = [e.stop not in CUT_OFF | {"final_answer"} and len(e.turns) < max_turns for e in episodes]
     return {
         "turns_mean": mean(turns),
         "turns_max": max(turns, default=math.nan),

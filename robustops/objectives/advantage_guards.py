@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from robustops.errors import TrainingError
-from robustops.objectives.advantages import Advantages
+from robustops.objectives.advantages import Advantages, group_means, weighted_rewards
 from robustops.records import RewardParts
-from robustops.rewards.combine import RewardWeights, total
+from robustops.rewards.combine import RewardWeights
 
 RULES = ("none", "centre", "consistent")
 
@@ -26,8 +25,8 @@ RULES = ("none", "centre", "consistent")
 @dataclass(frozen=True)
 class AdvantageGuards:
     """rule: none | centre (the mean of each group is subtracted: its rewards then have their own mean as
-    baseline) | consistent (an advantage whose sign
-    contradicts the episode's reward relative to its group's mean becomes 0); clip: largest absolute value.
+    baseline) | consistent (an advantage whose sign contradicts the episode's reward relative to its group's
+    mean becomes 0); clip: largest absolute value.
     """
 
     rule: str = "none"
@@ -53,11 +52,11 @@ def guarded(
     if guards.rule not in RULES:
         raise TrainingError(f"unknown advantage guard '{guards.rule}'; choose one of: {', '.join(RULES)}")
     values, quality, baseline = advantages.values, advantages.quality, advantages.baseline
-    rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
     if guards.rule == "centre":
         values = values - group_means(values, groups)
-        baseline = None if baseline is None else group_means(rewards, groups)
+        baseline = None if baseline is None else group_means(weighted_rewards(parts, weights), groups)
     elif guards.rule == "consistent":
+        rewards = weighted_rewards(parts, weights)
         relative = rewards - group_means(rewards, groups)
         agrees = values * relative >= 0
         values, quality = values * agrees, quality * agrees
@@ -66,10 +65,3 @@ def guarded(
         share = torch.where(values != 0, clipped / torch.where(values != 0, values, 1.0), 1.0)
         values, quality = clipped, quality * share
     return dataclasses.replace(advantages, values=values, quality=quality, baseline=baseline)
-
-
-def group_means(values: Tensor, groups: Sequence[int]) -> Tensor:
-    """(episodes,) the mean over each episode's group."""
-    index = torch.unique(torch.as_tensor(groups), return_inverse=True)[1]
-    count = torch.bincount(index).to(values.dtype)
-    return (torch.zeros_like(count).index_add_(0, index, values) / count)[index]

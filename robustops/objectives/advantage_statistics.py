@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from robustops.objectives.advantages import Advantages, group_index
+from robustops.objectives.advantages import Advantages, group_index, group_means
 from robustops.objectives.statistics import deviation, largest, mean
 
 
@@ -22,18 +22,15 @@ def advantage_statistics(advantages: Tensor, groups: Sequence[int]) -> dict[str,
     relative to their group.
     """
     values = advantages.double()
-    numbers = {
+    return {
         "adv_mean": mean(values),
         "adv_std": deviation(values),
         "adv_min": -largest(-values),
         "adv_max": largest(values),
         "adv_absmax": largest(values.abs()),
         "adv_kurt": _kurtosis(values),
+        "adv_group_mean_absmax": largest(group_means(values, groups).abs()),
     }
-    index, count = group_index(groups, len(values))
-    sums = torch.zeros(count, dtype=torch.float64).index_add_(0, index, values)
-    means = sums / torch.bincount(index, minlength=count)
-    return numbers | {"adv_group_mean_absmax": largest(means.abs())}
 
 
 def baseline_statistics(rewards: Tensor, advantages: Advantages, groups: Sequence[int]) -> dict[str, float]:

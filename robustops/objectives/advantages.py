@@ -85,16 +85,15 @@ def aggregate(
     whiten: bool = True,
 ) -> Advantages:
     """`Z_batch[Z_group(R)]`: parts are summed first. whiten False: without `Z_batch`."""
-    quality = _columns(parts)[2]
-    rewards = torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+    quality, rewards = _columns(parts)[2], weighted_rewards(parts, weights)
     index, count = group_index(groups, len(parts))
     scored = group_z(rewards, groups, eps)
-    _, std = _group_moments(rewards, index, count)
-    centred = quality - _group_moments(quality, index, count)[0][index]
+    mean, std = _group_moments(rewards, index, count)
+    centred = quality - group_means(quality, groups)
     varies = _varies(rewards, index, count)[index]
     share = torch.where(varies, _scales(weights)[2] * centred / (std[index] + eps), torch.zeros_like(scored))
     made = _whitened(scored, share, varies, eps, whiten=whiten)
-    return replace(made, baseline=_group_moments(rewards, index, count)[0][index])
+    return replace(made, baseline=mean[index])
 
 
 def component(
@@ -112,8 +111,7 @@ def component(
     columns, scales = _columns(parts), _scales(weights)[:, None]
     scored = scales * torch.stack([group_z(column, groups, eps) for column in columns])
     made = _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
-    index, count = group_index(groups, len(parts))
-    return replace(made, baseline=_group_moments((scales * columns).sum(dim=0), index, count)[0][index])
+    return replace(made, baseline=group_means((scales * columns).sum(dim=0), groups))
 
 
 def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
@@ -147,6 +145,17 @@ def group_index(groups: Groups, length: int) -> tuple[Tensor, int]:
         raise TrainingError("a batch without episodes has no advantages; collect at least one group")
     unique, index = torch.unique(given, return_inverse=True)
     return index, len(unique)
+
+
+def group_means(values: Tensor, groups: Groups) -> Tensor:
+    """(episodes,) float64: the mean over each episode's group."""
+    index, count = group_index(groups, len(values))
+    return _group_moments(values.double(), index, count)[0][index]
+
+
+def weighted_rewards(parts: Sequence[RewardParts], weights: RewardWeights | None = None) -> Tensor:
+    """(episodes,) float64: R of raw reward parts (default weights: those of the source)."""
+    return torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
 
 
 def _group_moments(values: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -97,12 +97,17 @@ def policy_statistics(tokens: TrainedTokens, *, clip_low: float, clip_high: floa
         "clip_frac": mean((up | down).double()),
         "clip_low": mean(down.double()),
         "clip_high": mean(up.double()),
-        "kl_old": mean(old - new),
+        "kl_old": kl_old(tokens),
         "kl_old_k3": mean(_k3(old, new)),
         "entropy": mean(tokens.entropy),
         "log_prob_mean": mean(new),
     }
     return numbers | _reference_statistics(new, tokens.ref_log_probs)
+
+
+def kl_old(tokens: TrainedTokens) -> float:
+    """KL from the sampling to the trained policy by k1, in nats a token."""
+    return mean(tokens.old_log_probs.double() - tokens.log_probs.double())
 
 
 def sampler_gap(trainer_log_probs: Tensor, sampler_log_probs: Tensor) -> dict[str, float]:
@@ -119,7 +124,7 @@ def importance_statistics(trainer_log_probs: Tensor, sampler_log_probs: Tensor) 
 
     is_ratio_ess: effective sample size (sum w)^2 / (n sum w^2), a share of the tokens.
     """
-    weights = (trainer_log_probs.double() - sampler_log_probs.double()).exp()
+    weights = _importance(trainer_log_probs, sampler_log_probs)
     scaled = weights / weights.max() if weights.numel() else weights  # the squares must not overflow
     return {
         "is_ratio_mean": mean(weights),
@@ -131,8 +136,11 @@ def importance_statistics(trainer_log_probs: Tensor, sampler_log_probs: Tensor) 
 
 def capped_share(trainer_log_probs: Tensor, sampler_log_probs: Tensor, cap: float) -> float:
     """Share of the tokens whose importance weight is beyond the cap."""
-    weights = (trainer_log_probs.double() - sampler_log_probs.double()).exp()
-    return mean((weights > cap).double())
+    return mean((_importance(trainer_log_probs, sampler_log_probs) > cap).double())
+
+
+def _importance(trainer_log_probs: Tensor, sampler_log_probs: Tensor) -> Tensor:
+    return (trainer_log_probs.double() - sampler_log_probs.double()).exp()
 
 
 def surrogate(

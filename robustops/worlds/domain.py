@@ -58,10 +58,12 @@ class TaskTemplate(ABC):
 class Domain(ABC):
     """One kind of world. Subclasses are stateless apart from the image cache.
 
-    detail: level of the replies, see `Toolset`; path: overrides the start database of every task.
+    schema: SQL that makes the empty tables; detail: level of the replies, see `Toolset`; path: overrides the
+    start database of every task.
     """
 
     name: str
+    schema: str
     policy: str
     toolset: type[Toolset]
     templates: Mapping[str, TaskTemplate]
@@ -74,9 +76,11 @@ class Domain(ABC):
         self.clock_step = clock_step
         self._images: dict[DatabaseSpec, DatabaseSnapshot] = {}
 
-    @abstractmethod
     def new_database(self) -> WorldDatabase:
         """An empty in-memory database with the domain's schema."""
+        database = WorldDatabase(clock_step=self.clock_step)
+        database.script(self.schema)
+        return database
 
     @abstractmethod
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,28 @@ def read_tables(path: str, decode: Callable[[str, Row], Row] | None = None) -> d
         return _read_json(file)
     tables = _read_sqlite(file)
     return tables if decode is None else {t: [decode(t, row) for row in rows] for t, rows in tables.items()}
+
+
+def load_rows(
+    database: WorldDatabase, path: str, known: Sequence[str], fit: Callable[[str, list[Any]], list[Row]]
+) -> None:
+    """Write the rows of a file into an empty database that has the schema.
+
+    known: its tables, each of which must be in the file, an empty one will do; fit: rows of a table as the
+    schema has them. ConfigError names the first table or row that does not fit.
+    """
+    tables = read_tables(path)
+    for table in tables:
+        if table not in known:
+            raise ConfigError(f"{path}: unknown table '{table}'; allowed are: {', '.join(known)}")
+    for table in known:
+        if table not in tables:
+            raise ConfigError(f"{path}: table '{table}' is missing; add it, an empty list will do")
+        rows = fit(table, tables[table])
+        try:
+            database.insert_many(table, rows)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: table '{table}' does not fit: {error}") from error
 
 
 def _read_sqlite(file: Path) -> dict[str, list[Any]]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from robustops.errors import TrainingError
-from robustops.objectives.advantage_guards import AdvantageGuards, group_means, guarded
-from robustops.objectives.advantages import Advantages, aggregate, component
+from robustops.objectives.advantage_guards import AdvantageGuards, guarded
+from robustops.objectives.advantages import Advantages, aggregate, component, group_means
 from robustops.records import RewardParts
 
 PARTS = [RewardParts(1.0, 0.5, 1.0), RewardParts(0.0, 0.25, 0.0), RewardParts(0.0, 0.0, 0.0)] * 2

@@ -31,31 +31,33 @@ class AdvantageMechanism(Mechanism):
         if self.idle(step):
             self.after(advantages.values)
             return advantages
+        self.before(groups)
         values, row = advantages.values.clone(), 0
         baseline = None if advantages.baseline is None else advantages.baseline.clone()
         for number, group in enumerate(groups):
             for episode in group.episodes:
                 place = Place(step, group.case_id, group.condition, number, episode.index)
                 if level := self.force(place):
-                    before = float(values[row])
-                    values[row] = self.distort(place, row, number, before, groups, level)
+                    true = float(values[row])
+                    values[row] = self.distort(place, row, number, true, level)
                     if baseline is not None:
-                        baseline[row] += self.raised(number, groups, level)
-                    self.note(place, before, float(values[row]))
+                        baseline[row] += self.raised(number, level)
+                    self.note(place, true, float(values[row]))
                 row += 1
         self.after(advantages.values)
         return dataclasses.replace(advantages, values=values, baseline=baseline)
 
-    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
+    def before(self, groups: Sequence[Group]) -> None:
+        """What is the same for all episodes of a step."""
+
+    def raised(self, number: int, level: float) -> float:
         """By how much a group's baseline is too high, as a reward; 0 where the baseline is not at fault."""
         return 0.0
 
     def after(self, values: Tensor) -> None:
         """The true advantages (episodes,) of a step that is through."""
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
+    def distort(self, place: Place, row: int, number: int, value: float, level: float) -> float:
         """The faulty advantage. row: of the episode in the batch; number: of its group."""
         raise NotImplementedError
 
@@ -63,43 +65,43 @@ class AdvantageMechanism(Mechanism):
 class WrongBaseline(AdvantageMechanism):
     """Rewards of a group are compared with a baseline that is too high or too low."""
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
-        deviation = self.deviation(groups)
-        return value - self.raised(number, groups, level) / deviation if deviation > 0 else value
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: Mean reward of each group, and the sample deviation of all: an advantage is a reward in such units.
+        self.means: list[float] = []
+        self.deviation = 0.0
 
-    def deviation(self, groups: Sequence[Group]) -> float:
-        """Sample deviation of the batch's rewards: an advantage is a reward in such units."""
-        rewards = [reward for group in groups for reward in self.rewards(group)]
-        return statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+    def before(self, groups: Sequence[Group]) -> None:
+        rewards = [
+            [total(e.reward_parts, self.weights) for e in group.episodes if e.reward_parts is not None]
+            for group in groups
+        ]
+        everyone = [reward for group in rewards for reward in group]
+        self.means = [statistics.fmean(group) for group in rewards]
+        self.deviation = statistics.stdev(everyone) if len(everyone) > 1 else 0.0
 
-    def rewards(self, group: Group) -> list[float]:
-        """Of its episodes."""
-        return [total(e.reward_parts, self.weights) for e in group.episodes if e.reward_parts is not None]
+    def distort(self, place: Place, row: int, number: int, value: float, level: float) -> float:
+        return value - self.raised(number, level) / self.deviation if self.deviation > 0 else value
 
 
 class SwappedBaseline(WrongBaseline):
     """CA-1: a group's rewards are compared with a mixture of its own mean and that of the next group."""
 
-    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
-        own, other = (statistics.fmean(self.rewards(groups[n])) for n in (number, (number + 1) % len(groups)))
-        return level * (other - own)
+    def raised(self, number: int, level: float) -> float:
+        return level * (self.means[(number + 1) % len(self.means)] - self.means[number])
 
 
 class OffsetBaseline(WrongBaseline):
     """CA-1: every baseline is too high, at strength 1 by the deviation of the rewards."""
 
-    def raised(self, number: int, groups: Sequence[Group], level: float) -> float:
-        return level * self.deviation(groups)
+    def raised(self, number: int, level: float) -> float:
+        return level * self.deviation
 
 
 class HeavyNoise(AdvantageMechanism):
     """CA-2: noise with heavy tails (Student's t with 2 degrees of freedom)."""
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
+    def distort(self, place: Place, row: int, number: int, value: float, level: float) -> float:
         u = uniform(self.spec.seed, "noise", *unit_key("episode", place))
         u = min(max(u, 1e-6), 1 - 1e-6)
         return value + NOISE * level * (2 * u - 1) / math.sqrt(2 * u * (1 - u))
@@ -108,9 +110,7 @@ class HeavyNoise(AdvantageMechanism):
 class SignFlips(AdvantageMechanism):
     """CA-2: advantages of random episodes with the opposite sign."""
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
+    def distort(self, place: Place, row: int, number: int, value: float, level: float) -> float:
         return value * (1 - 2 * level)
 
 
@@ -124,9 +124,7 @@ class LaggedAdvantages(AdvantageMechanism):
     def after(self, values: Tensor) -> None:
         self.buffer = values.tolist()
 
-    def distort(
-        self, place: Place, row: int, number: int, value: float, groups: Sequence[Group], level: float
-    ) -> float:
+    def distort(self, place: Place, row: int, number: int, value: float, level: float) -> float:
         if not self.buffer:
             return value
         return (1 - level) * value + level * self.buffer[row % len(self.buffer)]

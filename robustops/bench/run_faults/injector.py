@@ -87,8 +87,7 @@ def training_hooks(settings: TrainSettings, run_dir: Path) -> TrainingHooks:
     if settings.run_fault.name == "none":
         return NO_TRAINING_HOOKS
     spec = spec_of(settings.run_fault)
-    fault, mechanism = chosen(settings.run_fault)
-    check_run(settings, fault, mechanism)
+    check_run(settings, *chosen(settings.run_fault))
     reward = settings.reward
     weights = RewardWeights(reward.success, reward.progress, reward.quality)
     return MECHANISMS[spec.mechanism](spec, ExposureLog(run_dir / NAME, spec), weights)

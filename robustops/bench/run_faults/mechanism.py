@@ -30,13 +30,12 @@ class Mechanism(TrainingHooks):
 
     def force(self, place: Place, token: int = 0) -> float:
         """Lambda of the unit at this place; notes it in the log."""
-        level = self.spec.level(place.step)
-        if level == 0:
+        if self.idle(place.step):
             return 0.0
         key = unit_key(self.spec.unit, place, token)
-        struck = self.spec.strikes(key)
-        self.log.seen(place.step, key, struck=struck)
-        return level if struck else 0.0
+        level = self.spec.intensity(place.step, key)
+        self.log.seen(place.step, key, struck=level > 0)
+        return level
 
     def occurs(self, place: Place) -> bool:
         """All or nothing: whether a unit is struck, with lambda as the probability."""

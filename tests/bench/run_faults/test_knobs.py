@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from robustops.bench.run_faults.catalog import all_mechanisms
-from robustops.learning.grpo_loss import CUT_OFF, GRPOLoss
+from robustops.learning.grpo_loss import GRPOLoss
 from robustops.learning.hooks import NO_TRAINING_HOOKS
 from robustops.objectives import advantage_guards
 from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.advantages import aggregate
 from robustops.objectives.credit import LocalCredit, token_advantages
+from robustops.records import CUT_OFF
 from robustops.rewards.combine import total
 from robustops.rewards.guards import RewardGuards, guarded
 from robustops.rewards.parts import call_evidence

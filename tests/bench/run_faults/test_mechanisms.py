@@ -126,7 +126,7 @@ def test_offsets_flips_and_lags_by_hand(tmp_path):
 def test_heavy_noise_has_the_distribution_of_students_t_with_2_degrees_of_freedom(tmp_path):
     """P(|t| < sqrt(2)) = sqrt(2) / 2 and P(|t| < 4) = 4 / sqrt(18)."""
     noise = injector(tmp_path, "heavy_noise")
-    drawn = [noise.distort(PLACE._replace(group=n), 0, 0, 0.0, [], 1.0) / credit.NOISE for n in range(3000)]
+    drawn = [noise.distort(PLACE._replace(group=n), 0, 0, 0.0, 1.0) / credit.NOISE for n in range(3000)]
     for bound, share in ((math.sqrt(2), math.sqrt(2) / 2), (4.0, 4 / math.sqrt(18))):
         found = sum(abs(t) < bound for t in drawn) / len(drawn)
         assert abs(found - share) < 3 * math.sqrt(share * (1 - share) / len(drawn))

@@ -16,14 +16,10 @@ class ArithmeticDomain(Domain):
     """A calculator and a tray for answers."""
 
     name = "arithmetic"
+    schema = SCHEMA
     policy = POLICY
     toolset = ArithmeticToolset
     templates = TEMPLATES
-
-    def new_database(self) -> WorldDatabase:
-        database = WorldDatabase(clock_step=self.clock_step)
-        database.script(SCHEMA)
-        return database
 
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:
         fill_world(database, seed, size)

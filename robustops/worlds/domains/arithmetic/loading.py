@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from robustops.errors import ConfigError, ToolError
 from robustops.worlds.database import Row, WorldDatabase
 from robustops.worlds.domains.arithmetic.expressions import parse_operation
 from robustops.worlds.domains.arithmetic.schema import TABLES
-from robustops.worlds.loading import read_tables
+from robustops.worlds.loading import load_rows
 
 _COLUMNS: dict[str, dict[str, type]] = {
     "answers": {"number": int, "value": int},
@@ -24,20 +23,14 @@ def load_tables(database: WorldDatabase, path: str) -> None:
     path: JSON (`{table: [row, ...]}`) or SQLite; every table must be there, an empty one will do, but
     `bounds` has one row. ConfigError names the first table, column or row that does not fit.
     """
-    tables = read_tables(path)
-    for table in tables:
-        if table not in TABLES:
-            raise ConfigError(f"{path}: unknown table '{table}'; allowed are: {', '.join(TABLES)}")
-    for table in TABLES:
-        if table not in tables:
-            raise ConfigError(f"{path}: table '{table}' is missing; add it, an empty list will do")
-        rows = [_fit(table, index, row, path) for index, row in enumerate(tables[table])]
-        if table == "bounds" and len(rows) != 1:
-            raise ConfigError(f"{path}: table 'bounds' has {len(rows)} rows; give one")
-        try:
-            database.insert_many(table, rows)
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: table '{table}' does not fit: {error}") from error
+
+    def fit(table: str, rows: list[Any]) -> list[Row]:
+        fitted = [_fit(table, index, row, path) for index, row in enumerate(rows)]
+        if table == "bounds" and len(fitted) != 1:
+            raise ConfigError(f"{path}: table 'bounds' has {len(fitted)} rows; give one")
+        return fitted
+
+    load_rows(database, path, TABLES, fit)
 
 
 def _fit(table: str, index: int, row: Any, path: str) -> Row:

@@ -22,14 +22,10 @@ class CalendarDomain(Domain):
     """A company's shared calendars."""
 
     name = "calendar"
+    schema = SCHEMA
     policy = POLICY
     toolset = CalendarToolset
     templates = TEMPLATES
-
-    def new_database(self) -> WorldDatabase:
-        database = WorldDatabase(clock_step=self.clock_step)
-        database.script(SCHEMA)
-        return database
 
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:
         fill_world(database, seed, size)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from robustops.errors import ConfigError
 from robustops.worlds.database import Row, WorldDatabase
-from robustops.worlds.loading import read_tables
+from robustops.worlds.loading import load_rows
 
 
 def load_tables(database: WorldDatabase, path: str) -> None:
@@ -16,19 +15,11 @@ def load_tables(database: WorldDatabase, path: str) -> None:
     path: JSON (`{table: [row, ...]}`) or SQLite; every table of the schema must be there, an empty one
     will do. ConfigError names the first table, column, row or reference that does not fit.
     """
-    tables = read_tables(path)
-    known = database.tables()
-    for table in tables:
-        if table not in known:
-            raise ConfigError(f"{path}: unknown table '{table}'; allowed are: {', '.join(known)}")
-    for table in known:
-        if table not in tables:
-            raise ConfigError(f"{path}: table '{table}' is missing; add it, an empty list will do")
-        rows = [_fit(database, table, index, row, path) for index, row in enumerate(tables[table])]
-        try:
-            database.insert_many(table, rows)
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: table '{table}' does not fit: {error}") from error
+
+    def fit(table: str, rows: list[Any]) -> list[Row]:
+        return [_fit(database, table, index, row, path) for index, row in enumerate(rows)]
+
+    load_rows(database, path, database.tables(), fit)
     _check_references(database, path)
 
 

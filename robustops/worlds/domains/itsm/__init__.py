@@ -21,14 +21,10 @@ class ItsmDomain(Domain):
     """The ITSM world: its own generated seed world, or a database file in the format of the real one."""
 
     name = "itsm"
+    schema = SCRIPT
     policy = POLICY
     toolset = ItsmTools
     templates = TEMPLATES
-
-    def new_database(self) -> WorldDatabase:
-        database = WorldDatabase(clock_step=self.clock_step)
-        database.script(SCRIPT)
-        return database
 
     def fill(self, database: WorldDatabase, seed: int, size: str) -> None:
         fill_world(database, seed, size)

@@ -5,12 +5,15 @@
 Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `multi_turn` (a calculator: TRL's
 `tools=`, a world here). Both sides sample from one model that knows the formats by heart
 (bench_grpo_work.py), so that all completions have the same length; the token counts of both are compared
-and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen reference,
-at most as many tokens in a forward pass, and every group. Each measurement is a process of its own, ours
-and TRL's in turn; its first step is left out. A step is everything from one optimiser update to the next;
-sampling includes the tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster),
-ratios of memory as well (below 1: ours needs less). `step_memory` leaves out what a process held before its
-first step, i.e. imports and the model. `cpu` compares processor seconds, which a busy machine disturbs less.
+and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen
+reference, and every group. A training pass takes what suits its side: ours the default budget of
+`grpo.micro_batch_tokens`, TRL's 16 completions (with 24 or 48 it takes more memory and no less time). A
+pair is a process of each, which step by turns (with `--ahead` one after the other), so that a machine that
+changes its pace changes it for both; the first step is left out. A step is everything from one optimiser
+update to the next; sampling includes the tools, training is the rest. Ratios of speed are ours / TRL (above
+1: ours is faster), ratios of memory as well (below 1: ours needs less). `step_memory` leaves out what a
+process held before its first step, i.e. imports and the model. `cpu` compares processor seconds, which a
+busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_common import Spread, print_json, ratios
-from bench_grpo_work import SCENARIOS, Work
+from bench_grpo_work import SCENARIOS, TURN, Work
 
 SIDES = ("ours", "trl")
 QUICK = {
@@ -36,6 +39,7 @@ QUICK = {
     "prompts": 2,
     "group_size": 4,
     "batch_rows": 4,
+    "micro_batch_tokens": 1024,
     "width": 128,
     "layers": 2,
     "turns": 2,
@@ -50,12 +54,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each side, in turn")
-    parser.add_argument("--steps", type=int, default=2, help="measured steps a process, after a first one")
+    parser.add_argument("--steps", type=int, default=6, help="measured steps a process, after a first one")
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32, help="of a single-turn completion")
     parser.add_argument("--turns", type=int, default=4, help="tool calls of a multi-turn completion")
-    parser.add_argument("--batch-rows", type=int, default=16, help="completions of one training pass")
+    parser.add_argument("--batch-rows", type=int, default=16, help="completions of a training pass of TRL's")
+    parser.add_argument(
+        "--micro-batch-tokens", type=int, default=8192, help="most tokens of a training pass of ours"
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=2048)
@@ -91,22 +98,74 @@ def _problem(options: argparse.Namespace) -> str | None:
     return None
 
 
-def measure(side: str, scenarios: Sequence[str], folder: Path, threads: int) -> list[dict[str, Any]]:
-    """One process of one side, a report a scenario; SystemExit with its last lines where it fails."""
-    script = Path(__file__).with_name(f"bench_grpo_{side}.py")
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(names, str(threads)), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder), *scenarios],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-    )
-    if done.returncode:
-        raise SystemExit(f"{script.name} {' '.join(scenarios)} failed:\n{done.stderr[-3000:]}")
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"step_s"')]
-    return [json.loads(line) for line in lines]
+class Side:
+    """One side's process; scenarios: what it measures, one after the other."""
+
+    def __init__(self, name: str, scenarios: Sequence[str], folder: Path, threads: int) -> None:
+        self.script = Path(__file__).with_name(f"bench_grpo_{name}.py")
+        self.scenarios = scenarios
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        self.process = subprocess.Popen(
+            [sys.executable, str(self.script), str(folder), *scenarios],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env={**os.environ, **dict.fromkeys(names, str(threads)), "CUDA_VISIBLE_DEVICES": ""},
+            cwd=folder,
+        )
+
+    def message(self, key: str) -> dict[str, Any]:
+        """The next message that begins with `key`; SystemExit with the process's last lines if none comes."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(f'{{"{key}"'):
+                return dict(json.loads(line))
+        self.process.wait()
+        self.errors.seek(0)
+        said = self.errors.read()[-3000:]
+        raise SystemExit(f"{self.script.name} {' '.join(self.scenarios)} failed:\n{said}")
+
+    def steps_left(self) -> int:
+        """Waits until it asks for its turn, or is done."""
+        return int(self.message(TURN)[TURN])
+
+    def go(self, steps: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+
+
+def measure(
+    scenarios: Sequence[str], folder: Path, threads: int, *, first: int = 0, together: bool = False
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """A pair of processes; the reports of ours and TRL's, a scenario.
+
+    They step by turns, so that a machine that changes its pace changes it for both; first: the side that
+    begins; together: all steps of a side in one turn.
+    """
+    sides = [Side(name, scenarios, folder, threads) for name in SIDES]
+    found = []
+    try:
+        for _ in scenarios:
+            left = [side.steps_left() for side in sides]
+            turn = first
+            while any(left):
+                if left[turn]:
+                    sides[turn].go(left[turn] if together else 1)
+                    left[turn] = sides[turn].steps_left()
+                turn = 1 - turn
+            for side in sides:
+                side.go(0)
+            ours, other = (side.message("step_s") for side in sides)
+            found.append((ours, other))
+    finally:
+        for side in sides:
+            side.process.kill()
+            side.process.communicate()
+            side.errors.close()
+    return found
 
 
 def compare(pairs: Pairs) -> dict[str, Any]:
@@ -190,11 +249,10 @@ def main() -> None:
         print("teaching a tiny model the formats ...", flush=True)
         _prepare(Work(**sizes), folder)
         for number in range(options.pairs):
-            order = SIDES if number % 2 == 0 else SIDES[::-1]
             for scenarios in together:
-                reports = {side: measure(side, scenarios, folder, options.threads) for side in order}
-                for scenario, *pair in zip(scenarios, reports["ours"], reports["trl"], strict=True):
-                    found[scenario].append((pair[0], pair[1]))
+                pairs = measure(scenarios, folder, options.threads, first=number % 2, together=options.ahead)
+                for scenario, pair in zip(scenarios, pairs, strict=True):
+                    found[scenario].append(pair)
                     ours, other = (statistics.median(report["step_s"]) for report in pair)
                     print(f"pair {number + 1} {scenario}: ours {ours:.3f} s, TRL {other:.3f} s", flush=True)
     results = {scenario: compare(pairs) for scenario, pairs in found.items()}

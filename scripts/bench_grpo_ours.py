@@ -166,7 +166,7 @@ def training(folder: Path, scenario: str) -> tuple[Trainer, GRPOModule, StepData
         policy.reference(),
         partial(aggregate, weights=weights),
         GRPOLoss(kl=work.kl, clip_low=work.clip_low, clip_high=work.clip_high),
-        Optimisation(work.learning_rate, micro_batch_tokens=work.batch_rows * lengths["episode"]),
+        Optimisation(work.learning_rate, micro_batch_tokens=work.micro_batch_tokens),
         reward_weights=weights,
     )
     clock = Clock(work.steps, idle_end=work.ahead)

@@ -15,20 +15,22 @@ import json
 import random
 import re
 import string
+import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench_common import memory_bytes
+from bench_common import memory_bytes, print_json
 
 SCENARIOS = ("single_turn", "multi_turn")
 PROGRESS_WEIGHT = 0.3
+#: What a side's message that it waits for its turn, or has made its last step, begins with.
+TURN = "steps_left"
 POLICY = {
     "single_turn": "Work out the value line by line. The last line is the value.",
     "multi_turn": "Work out the value with the calculator, one sum a call. Then answer with the value.",
@@ -43,8 +45,9 @@ class Work:
 
     prompts x group_size completions a step; new_tokens: of a single-turn completion, end of turn included
     (four tokens a line); turns: tool calls before the answer; steps: measured ones, after one warm-up step;
-    batch_rows: completions of one forward pass of the training; ahead: our side samples a step ahead;
-    lengths: of a scenario's prompt, longest message and episode, set by `bench_grpo_model.prepare`.
+    batch_rows: completions of one training pass of TRL's; micro_batch_tokens: tokens of one of ours; ahead:
+    our side samples a step ahead; lengths: of a scenario's prompt, longest message and episode, set by
+    `bench_grpo_model.prepare`.
     """
 
     prompts: int
@@ -54,6 +57,7 @@ class Work:
     steps: int
     threads: int
     batch_rows: int
+    micro_batch_tokens: int
     width: int
     layers: int
     vocabulary: int
@@ -83,16 +87,18 @@ class Clock:
     measured: steps to be reported; idle_end: there is one more, which is left out too, since nothing is
     sampled ahead while it trains.
 
-    A step goes from the end of the last one to its own end, whatever the trainer does in between. Sampling
-    includes the tools; the rest of a step is training: reward, advantages, log-probs of the reference, loss,
-    gradient, optimiser, weight sync.
+    A step goes from the end of the last one to its own end, whatever the trainer does in between, less the
+    time that this side waits for its turn: the parent process says how many steps it may make, so that the
+    two sides can step by turns. Sampling includes the tools; the rest of a step is training: reward,
+    advantages, log-probs of the reference, loss, gradient, optimiser, weight sync.
     """
 
     def __init__(self, measured: int, *, idle_end: bool = False) -> None:
         self.measured = measured
         self.steps = measured + 1 + idle_end
-        self.ends: list[float] = []
-        self.cpu_ends: list[float] = []
+        self.step_s: list[float] = []
+        self.step_cpu_s: list[float] = []
+        self.granted = 0
         self.sampled: list[float] = []
         self.counts: list[Counter[str]] = []
         self.start_bytes = 0
@@ -113,16 +119,22 @@ class Clock:
         self.counts[-1].update(numbers)
 
     def step_done(self) -> None:
-        self._open()
+        self.step_s.append(time.perf_counter() - self.begin)
+        self.step_cpu_s.append(time.process_time() - self.cpu_begin)
+        self.granted -= 1
+        if len(self.step_s) < self.steps:
+            self._open()
+        else:
+            self._wait()  # what comes after the last step would disturb the other side's
 
     def report(self) -> dict[str, Any]:
         """For the parent process: lists with one item a measured step, and memory in bytes."""
-        if len(self.ends) != self.steps + 1:
-            raise RuntimeError(f"{len(self.ends) - 1} steps were made, not {self.steps}")
+        if len(self.step_s) != self.steps:
+            raise RuntimeError(f"{len(self.step_s)} steps were made, not {self.steps}")
         last = self.measured + 1
         return {
-            "step_s": _differences(self.ends[1 : last + 1]),
-            "step_cpu_s": _differences(self.cpu_ends[1 : last + 1]),
+            "step_s": self.step_s[1:last],
+            "step_cpu_s": self.step_cpu_s[1:last],
             "sampling_s": self.sampled[1:last],
             "counts": [dict(count) for count in self.counts[1:last]],
             "start_bytes": self.start_bytes,
@@ -130,14 +142,16 @@ class Clock:
         }
 
     def _open(self) -> None:
-        self.ends.append(time.perf_counter())
-        self.cpu_ends.append(time.process_time())
+        if self.granted == 0:
+            self._wait()
         self.sampled.append(0.0)
         self.counts.append(Counter())
+        self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
 
-
-def _differences(moments: Sequence[float]) -> list[float]:
-    return [end - begin for begin, end in pairwise(moments)]
+    def _wait(self) -> None:
+        """Tell the parent how many steps are left, and wait until it grants some or, at the end, lets go."""
+        print_json({TURN: self.steps - len(self.step_s)})
+        self.granted = int(sys.stdin.readline())
 
 
 def prompts(work: Work) -> list[str]:

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad as pad_columns
+from torch.nn.utils.rnn import pad_sequence
 
 T = TypeVar("T")
 
@@ -106,22 +108,17 @@ def pad(
     token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[bool]], rows: Sequence[int]
 ) -> Sequences:
     """Stack sequences of different lengths; padding is masked everywhere."""
-    width = max(len(ids) for ids in token_ids)
-    ids = torch.zeros(len(token_ids), width, dtype=torch.long)
-    attention = torch.zeros(len(token_ids), width, dtype=torch.bool)
-    loss = torch.zeros(len(token_ids), width, dtype=torch.bool)
     for row, (sequence, mask) in enumerate(zip(token_ids, loss_masks, strict=True)):
-        if len(sequence) != len(mask):  # a mask of length one would be stretched over the row
+        if len(sequence) != len(mask):
             raise ValueError(f"row {row} has {len(sequence)} tokens, but {len(mask)} mask values")
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        attention[row, : len(sequence)] = True
-        loss[row, : len(sequence)] = torch.tensor(mask)
+    ids = pad_sequence([torch.tensor(ids) for ids in token_ids], batch_first=True)
+    loss = pad_sequence([torch.tensor(mask, dtype=torch.bool) for mask in loss_masks], batch_first=True)
+    lengths = torch.tensor([len(sequence) for sequence in token_ids])
+    attention = torch.arange(ids.shape[1]) < lengths[:, None]
     return Sequences(ids, attention, loss, torch.tensor(list(rows)))
 
 
 def pad_values(values: Sequence[Sequence[float] | Tensor], width: int) -> Tensor:
     """Per-token numbers (batch, width), zero where padded."""
-    padded = torch.zeros(len(values), width)
-    for row, numbers in enumerate(values):
-        padded[row, : len(numbers)] = torch.as_tensor(numbers, dtype=torch.float32)
-    return padded
+    rows = pad_sequence([torch.as_tensor(row, dtype=torch.float32) for row in values], batch_first=True)
+    return pad_columns(rows, (0, width - rows.shape[1]))

@@ -14,7 +14,6 @@ from robustops.errors import TrainingError
 from robustops.learning.batching import Sequences, SharedPrefix, pad, pad_values
 from robustops.learning.finite import first_bad_gradient, first_nonfinite
 from robustops.learning.forward import TokenScores, score_tokens
-from robustops.learning.policy import Reference
 from robustops.objectives.losses import KL_ESTIMATORS, policy_loss, truncated_importance
 from robustops.objectives.masking import keep
 from robustops.objectives.statistics import TrainedTokens
@@ -45,23 +44,28 @@ class GRPOLoss:
 @dataclass(frozen=True)
 class TrainedEpisode:
     """An episode with all that its loss needs: one advantage a token (tokens,), the weight of each of its
-    trained tokens in the step, and old log-probs (tokens,) recomputed by the trainer, if they were.
+    trained tokens in the step; if the trainer computed them before its updates: old log-probs (tokens,) and
+    those of the reference policy.
     """
 
     episode: Episode
     advantages: Tensor
     weight: float
     old_log_probs: Tensor | None = None
+    ref_log_probs: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Per-token tensors are (batch, seq). old_log_probs None: those of this very forward pass."""
+    """Per-token tensors are (batch, seq). old_log_probs None: those of this very forward pass; ref_log_probs
+    None: no KL.
+    """
 
     episodes: tuple[Episode, ...]
     sequences: Sequences
     sampler_log_probs: Tensor
     old_log_probs: Tensor | None
+    ref_log_probs: Tensor | None
     advantages: Tensor
     weights: Tensor
 
@@ -80,27 +84,34 @@ def make_batch(
     sampler = pad_values([episode.old_log_probs for episode in episodes], width).to(device)
     old: Tensor | None = sampler
     if loss.importance_cap is not None:
-        given = [row.old_log_probs for row in rows if row.old_log_probs is not None]
-        old = pad_values(given, width).to(device) if len(given) == len(rows) else None
+        old = _padded([row.old_log_probs for row in rows], width, device)
     return LossBatch(
         episodes,
         sequences.to(device),
         sampler,
         old,
+        _padded([row.ref_log_probs for row in rows], width, device),
         pad_values([row.advantages for row in rows], width).to(device),
         (torch.tensor([row.weight for row in rows])[:, None] * sequences.loss_mask).to(device),
     )
 
 
+def _padded(values: Sequence[Tensor | None], width: int, device: torch.device) -> Tensor | None:
+    """(batch, width), or None unless every row has its numbers."""
+    given = [numbers for numbers in values if numbers is not None]
+    return pad_values(given, width).to(device) if len(given) == len(values) else None
+
+
 def batch_loss(
-    model: PreTrainedModel, reference: Reference | None, batch: LossBatch, loss: GRPOLoss, step: int
+    model: PreTrainedModel, batch: LossBatch, loss: GRPOLoss, step: int
 ) -> tuple[Tensor, TrainedTokens]:
     """This batch's share of the step's loss (a scalar with gradient), and its trained tokens.
 
     Raises TrainingError, which names the token, where anything that enters the loss is not finite.
     """
     mask = batch.sequences.loss_mask
-    scores, old, frozen, terms = _evaluate(model, reference, batch, loss)
+    scores, old, terms = _evaluate(model, batch, loss)
+    frozen = batch.ref_log_probs
     named = {
         "log-prob under the trained policy": scores.log_probs,
         "log-prob of the sampler": batch.sampler_log_probs,
@@ -125,21 +136,16 @@ def batch_loss(
     return (terms * batch.weights).sum(), trained
 
 
-def _evaluate(
-    model: PreTrainedModel, reference: Reference | None, batch: LossBatch, loss: GRPOLoss
-) -> tuple[TokenScores, Tensor, Tensor | None, Tensor]:
-    """Scores, and (batch, seq) old log-probs, those of the reference, and `_terms`."""
+def _evaluate(model: PreTrainedModel, batch: LossBatch, loss: GRPOLoss) -> tuple[TokenScores, Tensor, Tensor]:
+    """Scores, and (batch, seq) old log-probs and `_terms`."""
     scores = score_tokens(
         model, batch.sequences, temperature=loss.temperature, entropy_gradient=loss.entropy != 0
     )
-    frozen = reference_scores(reference, batch.sequences, loss.temperature)
     old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
-    return scores, old, frozen, _terms(scores, old, frozen, batch, loss)
+    return scores, old, _terms(scores, old, batch, loss)
 
 
-def _terms(
-    scores: TokenScores, old: Tensor, frozen: Tensor | None, batch: LossBatch, loss: GRPOLoss
-) -> Tensor:
+def _terms(scores: TokenScores, old: Tensor, batch: LossBatch, loss: GRPOLoss) -> Tensor:
     """(batch, seq) loss of each token, before the step's weights."""
     mask = batch.sequences.loss_mask
     terms = policy_loss(
@@ -152,25 +158,16 @@ def _terms(
     ).loss
     if loss.importance_cap is not None:
         terms = terms * truncated_importance(old, batch.sampler_log_probs, mask, loss.importance_cap)
-    if frozen is not None:
-        terms = terms + loss.kl * KL_ESTIMATORS[loss.kl_estimator](scores.log_probs, frozen, mask)
+    if batch.ref_log_probs is not None:
+        kl = KL_ESTIMATORS[loss.kl_estimator]
+        terms = terms + loss.kl * kl(scores.log_probs, batch.ref_log_probs, mask)
     if loss.entropy != 0:
         terms = terms - loss.entropy * keep(scores.entropy, mask)
     return terms
 
 
-@torch.no_grad()
-def reference_scores(reference: Reference | None, batch: Sequences, temperature: float) -> Tensor | None:
-    """(batch, seq) log-probs under the frozen policy; None without one."""
-    if reference is None:
-        return None
-    with reference.active() as frozen:
-        return score_tokens(frozen, batch, temperature=temperature, with_entropy=False).log_probs
-
-
 def explain_gradient(
     model: PreTrainedModel,
-    reference: Reference | None,
     rows: Sequence[TrainedEpisode],
     loss: GRPOLoss,
     step: int,
@@ -184,7 +181,7 @@ def explain_gradient(
     for row in rows:
         batch = make_batch([row], loss, device)
         mask = batch.sequences.loss_mask
-        scores, _, _, each = _evaluate(model, reference, batch, loss)
+        scores, _, each = _evaluate(model, batch, loss)
         terms = (each * batch.weights)[mask]
         place = first_bad_gradient(terms, scores.log_probs, mask, parameters) if terms.numel() else None
         if place is not None:

@@ -40,6 +40,8 @@ from robustops.records import CUT_OFF, Episode, Group, RewardParts
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.parts import RewardRules, call_evidence
 
+#: Micro-batches without gradient are so many times as large: they keep no activations.
+SCORED_TOKENS = 2
 #: Advantages of raw parts and group numbers: `objectives.advantages.aggregate` or `.component`.
 Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 
@@ -109,6 +111,7 @@ class GRPOModule(PolicyModule):
         self.grad_clip = optimisation.grad_clip
         self.updates_per_step = optimisation.updates
         self.advantage_telemetry = AdvantageTelemetry()
+        self._shares: tuple[int, bool] | None = None
 
     def configure_optimizers(self) -> Any:
         o = self.optimisation
@@ -153,32 +156,35 @@ class GRPOModule(PolicyModule):
         spans = spread(advantages, episodes, evidence, self.credit)
         numbers = self.advantage_telemetry.statistics(parts, advantages, members, self.reward_weights)
         rows = [TrainedEpisode(e, a, 0.0) for e, a in zip(episodes, spans, strict=True)]
-        return self._with_old_log_probs(rows), numbers
+        return self._with_log_probs(rows), numbers
 
-    def _with_old_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
-        """Log-probs of the policy before the step, where a later update needs them."""
-        if self.loss.importance_cap is None or self.optimisation.updates == 1:
-            return rows
-        filled = list(rows)
-        for i, values in [item for part in gather_objects(self._score(rows)) for item in part]:
-            filled[i] = dataclasses.replace(rows[i], old_log_probs=values)
-        return filled
-
-    def _score(self, rows: Sequence[TrainedEpisode]) -> list[tuple[int, Tensor]]:
-        """Row numbers with the (tokens,) log-probs of their episodes under the policy as it is; of the rows
-        of this process.
+    def _with_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
+        """With what no update of the step changes: log-probs of the reference, and of the policy before the
+        step where a later update needs them.
         """
-        scored, temperature = [], self.loss.temperature
-        for part in self._micro_batches(rows, *world()):
-            sequences = filler().to(self.device)
+        if self.reference is not None:
+            with self.reference.active() as frozen:
+                found = self._log_probs(rows, frozen)
+            rows = [dataclasses.replace(row, ref_log_probs=found[i]) for i, row in enumerate(rows)]
+        if self.loss.importance_cap is not None and self.optimisation.updates > 1:
+            found = self._log_probs(rows, self.model)
+            rows = [dataclasses.replace(row, old_log_probs=found[i]) for i, row in enumerate(rows)]
+        return rows
+
+    @torch.no_grad()
+    def _log_probs(self, rows: Sequence[TrainedEpisode], model: PreTrainedModel) -> dict[int, Tensor]:
+        """(tokens,) log-probs of every episode, by row number. Each process computes a share of them."""
+        scored: dict[int, Tensor] = {}
+        for part in self._micro_batches(rows, *world(), scale=SCORED_TOKENS):
+            sequences = filler().to(self.device)  # ZeRO-3 wants as many passes of every process
             if part.rows:
                 own = [rows[i] for i in part.rows]
                 sequences = make_batch(own, self.loss, self.device, part.shared).sequences
-            with torch.no_grad():  # on fillers too: ZeRO-3 wants as many passes of every process
-                scores = score_tokens(self.model, sequences, temperature=temperature, with_entropy=False)
+            temperature = self.loss.temperature
+            scores = score_tokens(model, sequences, temperature=temperature, with_entropy=False)
             for i, values in zip(part.rows, scores.log_probs.cpu(), strict=False):
-                scored.append((i, values[: len(rows[i].episode.token_ids)].clone()))
-        return scored
+                scored[i] = values[: len(rows[i].episode.token_ids)].clone()
+        return dict(item for part in gather_objects(list(scored.items())) for item in part)
 
     def _optimise(self, ticket: RolloutTicket, rows: Sequence[TrainedEpisode]) -> dict[str, float]:
         """All updates of the step; without episodes they change nothing."""
@@ -222,12 +228,11 @@ class GRPOModule(PolicyModule):
         ]
 
     def _micro_batches(
-        self, rows: Sequence[TrainedEpisode], rank: int = 0, size: int = 1
+        self, rows: Sequence[TrainedEpisode], rank: int = 0, size: int = 1, *, scale: int = 1
     ) -> list[MicroBatch]:
-        """The micro-batches of one process, as many as each of `size` has."""
-        budget, episodes = self.optimisation.micro_batch_tokens, [row.episode for row in rows]
-        models = [self.model] if self.reference is None else [self.model, self.reference.model]
-        if not self.optimisation.share_prefix or not all(map(can_share, models)):
+        """The micro-batches of one process, as many as each of `size` has; `scale` times as large."""
+        budget, episodes = scale * self.optimisation.micro_batch_tokens, [row.episode for row in rows]
+        if not self._shares_prefixes():
             plain = rank_micro_batches([len(e.token_ids) for e in episodes], budget, rank, size)
             return [MicroBatch(tuple(chosen)) for chosen in plain]
         return plan_micro_batches(
@@ -239,6 +244,14 @@ class GRPOModule(PolicyModule):
             size,
         )
 
+    def _shares_prefixes(self) -> bool:
+        """Asked once a step: it looks at every parameter."""
+        if self._shares is None or self._shares[0] != self.global_step:
+            models = [self.model] if self.reference is None else [self.model, self.reference.model]
+            shares = self.optimisation.share_prefix and all(map(can_share, models))
+            self._shares = (self.global_step, shares)
+        return self._shares[1]
+
     def _backward(
         self, step: int, rows: Sequence[TrainedEpisode], coefficients: GRPOLoss
     ) -> tuple[float, list[TrainedTokens]]:
@@ -249,7 +262,7 @@ class GRPOModule(PolicyModule):
             if not part.rows:
                 return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
             batch = make_batch([rows[i] for i in part.rows], coefficients, self.device, part.shared)
-            loss, trained = batch_loss(self.model, self.reference, batch, coefficients, step)
+            loss, trained = batch_loss(self.model, batch, coefficients, step)
             tokens.append(trained)
             return loss
 
@@ -263,5 +276,5 @@ class GRPOModule(PolicyModule):
         try:
             return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks)
         except TrainingError:
-            explain_gradient(self.model, self.reference, rows, coefficients, step, self.device)
+            explain_gradient(self.model, rows, coefficients, step, self.device)
             raise

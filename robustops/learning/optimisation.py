@@ -44,7 +44,9 @@ def adamw(
     tiny, and hence mostly noise (rows of rare tokens), from steps of full size.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=weight_decay)
+    optimizer = AdamW(
+        parameters, lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=weight_decay, fused=True
+    )
     scheduler = LambdaLR(optimizer, lambda step: rate(step, warmup=warmup, total=total))
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

@@ -169,7 +169,7 @@ class HFSampler:
                 return
             source, last.slot = last.slot, self._free.pop()
             if last.cached:
-                self._cache.copy_slot(source, last.slot, last.cached)
+                self._cache.copy_slot(source, [last.slot], last.cached)
             self._give_back(source)
 
     def _give_back(self, slot: int) -> None:
@@ -201,10 +201,14 @@ class HFSampler:
         batch = sorted(leaders.values(), key=lambda s: s.slot)  # slots in a row are read without a copy
         logits = self._forward(batch, max(s.pending for s in batch))
         rows = {id(session): row for row, session in enumerate(batch)}
+        slots: dict[int, list[int]] = {}
         for session, leader in followers:
-            self._cache.copy_slot(leader.slot, session.slot, len(leader.tokens))
+            slots.setdefault(leader.slot, []).append(session.slot)
             session.cached = len(session.tokens)
             self._prefixes.add(0, len(session.tokens))
+        lengths = {session.slot: len(session.tokens) for session in batch}
+        for slot, targets in slots.items():
+            self._cache.copy_slot(slot, targets, lengths[slot])
         everyone = [*batch, *(session for session, _ in followers)]
         source = [rows[id(s)] for s in batch] + [rows[id(leader)] for _, leader in followers]
         return self._choose(everyone, logits[source])
@@ -244,7 +248,10 @@ class HFSampler:
         """Feed ids (batch, width) to `slots` from positions `starts` on; logits (batch, vocabulary) after
         the tokens `last` of each row.
         """
-        self._cache.reserve(max(session.slot for session in self._sessions.values()) + 1)
+        sessions = self._sessions.values()
+        # Room for what is asked for spares growing by copies; far more than there is may not be needed.
+        length = max(min(session.expected, 2 * len(session.tokens)) for session in sessions)
+        self._cache.reserve(max(session.slot for session in sessions) + 1, length)
         positions, mask = self._cache.aim(slots, starts, ids.shape[1], self.device)
         hidden = self.model.base_model(
             input_ids=ids.to(self.device),
@@ -263,16 +270,17 @@ class HFSampler:
         logits = constrained(logits, batch, self.stop_ids)
         if self.temperature not in (0.0, 1.0):
             logits = logits / self.temperature
-        log_probs = torch.log_softmax(logits, dim=-1)
-        tokens = log_probs.argmax(dim=-1) if self.temperature == 0 else self._draw(logits, batch)
-        chosen = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
+        probabilities = torch.softmax(logits, dim=-1)
+        greedy = self.temperature == 0
+        tokens = logits.argmax(dim=-1) if greedy else self._draw(probabilities, batch)
+        chosen = probabilities.gather(1, tokens[:, None])[:, 0].log().tolist()
         answers = zip(batch, tokens.tolist(), chosen, strict=True)
         ended = [session.add(token, log_prob, self.stop_ids) for session, token, log_prob in answers]
         return [completion for completion in ended if completion is not None]
 
-    def _draw(self, logits: Tensor, batch: list[Session]) -> Tensor:
+    def _draw(self, probabilities: Tensor, batch: list[Session]) -> Tensor:
         """Inverse-CDF sampling from each session's own stream of uniforms."""
         uniforms = torch.tensor([s.uniform for s in batch], dtype=torch.float64, device=self.device)
-        cumulative = torch.softmax(logits, dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
         targets = uniforms[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+        return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=probabilities.shape[1] - 1)

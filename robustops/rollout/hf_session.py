@@ -32,6 +32,11 @@ class Session:
         return len(self.tokens) - self.cached
 
     @property
+    def expected(self) -> int:
+        """Tokens there are once the message that is being sampled is as long as it may be."""
+        return len(self.tokens) + len(self.uniforms) - len(self.new_ids)
+
+    @property
     def uniform(self) -> float:
         """That of the next token."""
         return self.uniforms[len(self.new_ids)]

@@ -97,9 +97,16 @@ class Renderer:
         marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
         self._special = sorted({*tokenizer.all_special_tokens, *marked})
         self._before_result, self._after_result = self._result_frame()
+        self._last: tuple[str, str, Sequence[ToolSpec], list[int]] | None = None
 
     def prompt(self, task: Task, specs: Sequence[ToolSpec]) -> list[int]:
         """Ids of policy, tools and request, up to where the assistant begins."""
+        asked = (task.policy, task.prompt, specs)
+        if self._last is None or self._last[:3] != asked:  # the members of a group ask one after the other
+            self._last = (*asked, self._prompt(task, specs))
+        return list(self._last[3])
+
+    def _prompt(self, task: Task, specs: Sequence[ToolSpec]) -> list[int]:
         messages = [{"role": "system", "content": task.policy}, {"role": "user", "content": task.prompt}]
         text = self.tokenizer.apply_chat_template(
             messages,

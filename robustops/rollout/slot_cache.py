@@ -64,9 +64,12 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self._put(self.keys, key_states), self._put(self.values, value_states)
 
     def _put(self, store: Tensor, states: Tensor) -> Tensor:
-        cursor = self.cursor
-        store[cursor.rows[:, None], :, cursor.positions] = states.transpose(1, 2)
-        if cursor.length == states.shape[2]:
+        cursor, width = self.cursor, states.shape[2]
+        if cursor.contiguous and cursor.level:
+            store[: len(cursor.rows), :, cursor.length - width : cursor.length] = states
+        else:
+            store[cursor.rows[:, None], :, cursor.positions] = states.transpose(1, 2)
+        if cursor.length == width:
             return states  # every slot starts here
         if cursor.contiguous:
             return store[: len(cursor.rows), :, : cursor.length]
@@ -81,17 +84,18 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def get_max_length(self) -> int:
         return self.cursor.capacity
 
-    def copy_slot(self, source: int, target: int, length: int) -> None:
-        """Let another slot start with the same tokens."""
+    def copy_slot(self, source: int, targets: Tensor, length: int) -> None:
+        """Let other slots start with the same tokens."""
         assert self.keys is not None and self.values is not None
-        self.keys[target, :, :length] = self.keys[source, :, :length]
-        self.values[target, :, :length] = self.values[source, :, :length]
+        self.keys[targets, :, :length] = self.keys[source, :, :length]
+        self.values[targets, :, :length] = self.values[source, :, :length]
 
 
 class SlotCursor:
     """Which slots the current forward pass feeds, and where; shared by all layers.
 
-    slots, capacity: the size that the layers have, or take at the pass.
+    slots, capacity: the size that the layers have, or take at the pass; positions: (batch, width), or (1,
+    width) where all slots are at the same place (level); contiguous: the slots are the first ones, in order.
     """
 
     def __init__(self) -> None:
@@ -101,6 +105,7 @@ class SlotCursor:
         self.positions = torch.zeros(0, 0, dtype=torch.long)
         self.length = 0
         self.contiguous = False
+        self.level = False
 
 
 class SlotCache(Cache):
@@ -109,7 +114,7 @@ class SlotCache(Cache):
     It takes memory as slots come into use and as they grow longer.
     """
 
-    GROWTH = 64
+    GROWTH = 32
 
     def __init__(self, layers: int, slots: int) -> None:
         self.cursor = SlotCursor()
@@ -121,11 +126,13 @@ class SlotCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Point the next forward pass at slots `rows` (batch,), continuing at `starts` (batch,).
 
-        Returns position_ids (batch, width) and the attention mask (batch, 1, width, length).
+        Returns position_ids (batch or 1, width) and the attention mask (batch or 1, 1, width, length).
         """
         cursor = self.cursor
         cursor.rows = torch.tensor(rows, device=device)
-        cursor.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+        cursor.level = min(starts) == max(starts)
+        first = torch.tensor(starts[:1] if cursor.level else starts, device=device)
+        cursor.positions = first[:, None] + torch.arange(width, device=device)
         cursor.length = max(starts) + width
         cursor.contiguous = rows == list(range(len(rows)))
         self.reserve(max(rows) + 1, cursor.length)
@@ -139,6 +146,8 @@ class SlotCache(Cache):
             cursor.slots = min(self.most_slots, max(slots, 2 * cursor.slots))
         cursor.capacity = max(cursor.capacity, -(-length // self.GROWTH) * self.GROWTH)
 
-    def copy_slot(self, source: int, target: int, length: int) -> None:
+    def copy_slot(self, source: int, targets: list[int], length: int) -> None:
+        """Let other slots start with the same `length` tokens."""
+        rows = torch.tensor(targets, device=self.cursor.rows.device)
         for layer in self.layers:
-            layer.copy_slot(source, target, length)  # type: ignore[union-attr]
+            layer.copy_slot(source, rows, length)  # type: ignore[union-attr]

@@ -235,8 +235,8 @@ def test_a_gradient_that_is_not_finite_is_traced_to_its_token(tmp_path, referenc
     """A finite loss with an infinite derivative: the root of zero, at one token of episode 4."""
     original = grpo_loss._terms
 
-    def rooted(scores, old, frozen, batch, loss):
-        terms = original(scores, old, frozen, batch, loss)
+    def rooted(scores, old, batch, loss):
+        terms = original(scores, old, batch, loss)
         for row, episode in enumerate(batch.episodes):
             if episode.index == 4:
                 log_prob = scores.log_probs[row, 20]

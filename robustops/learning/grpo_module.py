@@ -47,15 +47,16 @@ Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 
 @dataclass(frozen=True)
 class Optimisation:
-    """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
-    mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
-    micro-batch; share_prefix: what the episodes of a group have in common is computed once, where it pays
-    and the model allows it.
+    """decay_steps: the learning rate has decayed linearly to a tenth after so many steps (None: constant),
+    decay_from: beginning with this one (0: after the warm-up); epochs, mini_batches: optimiser updates of a
+    step are their product; micro_batch_tokens: padded tokens of one micro-batch; share_prefix: what the
+    episodes of a group have in common is computed once, where it pays and the model allows it.
     """
 
     learning_rate: float
     warmup_steps: int = 0
     decay_steps: int | None = None
+    decay_from: int = 0
     adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
     grad_clip: float = 1.0
@@ -114,7 +115,9 @@ class GRPOModule(PolicyModule):
     def configure_optimizers(self) -> Any:
         o = self.optimisation
         decay = None if o.decay_steps is None else o.decay_steps * o.updates
-        return adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
+        begin = max(0, o.decay_from - 1) * o.updates
+        warmup = o.warmup_steps * o.updates
+        return adamw(self, o.learning_rate, o.weight_decay, warmup, decay, o.adam_epsilon, begin)
 
     def on_train_start(self) -> None:
         set_training_mode(self.model)

@@ -242,7 +242,7 @@ def test_the_k1_estimator_is_a_choice(tmp_path, reference):
 
 
 def test_what_epochs_have_in_common_is_computed_once(tmp_path, reference, monkeypatch):
-    """The reference scores an episode once a step, and with one mini-batch no pass is for old log-probs only."""
+    """The reference scores once a step; with one mini-batch no pass is made for old log-probs alone."""
     scored = []
     monkeypatch.setattr(reference.model.base_model, "forward", _counting(reference.model.base_model, scored))
     counts = {}

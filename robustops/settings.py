@@ -226,20 +226,20 @@ class GRPOSettings:
     refill_rounds: extra rounds of sampling for groups without signal; dynamic_sampling: false trains on
     these, too; zero_signal_wait: steps until a silent case may return (null: never), zero_signal_capacity:
     how many wait at most; case_draw: every case in turn (even), or those of templates whose groups compare
-    something more often (signal); whiten: z-score over the batch; epochs, mini_batches: a step takes
-    epochs x mini_batches optimiser updates on its episodes;
-    schedule: of the learning rate after warmup_steps, constant | linear (to a tenth); adam_epsilon: see
-    `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
-    clip_high: ratio bounds 1 - low and 1 + high; importance_cap: truncated importance sampling against the
-    mismatch of sampler and trainer (null: off); aggregation: what weighs the same in the loss of a flow,
-    token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
-    (keep) or left out of the loss (mask); staleness: 1 samples the next step's episodes while this one
-    trains, with weights one step older; sync_tolerance: largest difference of log-probs between sampler
-    and trainer after new weights (null: by precision), sync_guard: what a larger one does, stop the run |
-    resync (hand the weights over once more) | report; entropy: weight of an entropy bonus in the loss;
-    advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that contradict the
-    reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix: the trainer
-    computes what the episodes of a group have in common once; checkpoint_every: steps.
+    something more often (signal); curriculum: weights of templates by step, see `tasks.curriculum`; whiten:
+    z-score over the batch; epochs, mini_batches: a step takes epochs x mini_batches optimiser updates on its
+    episodes; schedule: of the learning rate after warmup_steps, constant | linear (to a tenth, from step
+    decay_from on; 0: at once); adam_epsilon: see `learning.optimisation.adamw`; kl: coefficient to the SFT
+    policy, kl_estimator: k3 | k1; clip_low, clip_high: ratio bounds 1 - low and 1 + high; importance_cap:
+    truncated importance sampling against the mismatch of sampler and trainer (null: off); aggregation: what
+    weighs the same in the loss of a flow, token (long episodes weigh more) | trajectory; overlong: episodes
+    cut off by a token budget are trained (keep) or left out of the loss (mask); staleness: 1 samples the next
+    step's episodes while this one trains, with weights one step older; sync_tolerance: largest difference of
+    log-probs between sampler and trainer after new weights (null: by precision), sync_guard: what a larger
+    one does, stop the run | resync (hand the weights over once more) | report; entropy: weight of an entropy
+    bonus in the loss; advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that
+    contradict the reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix:
+    the trainer computes what the episodes of a group have in common once; checkpoint_every: steps.
     """
 
     name: str = "default"
@@ -252,11 +252,13 @@ class GRPOSettings:
     zero_signal_wait: int | None = at_least(1, 10)
     zero_signal_capacity: int = at_least(1, 256)
     case_draw: str = one_of("even", "signal")
+    curriculum: list[Any] = field(default_factory=list)
     whiten: bool = True
     epochs: int = at_least(1, 1)
     mini_batches: int = at_least(1, 1)
     learning_rate: float = at_least(0, 1e-6)
     schedule: str = one_of("constant", "linear")
+    decay_from: int = at_least(0, 0)
     warmup_steps: int = at_least(0, 0)
     adam_epsilon: float = at_least(0, 1e-8)
     weight_decay: float = at_least(0, 0.0)
@@ -438,6 +440,23 @@ class ReplaySettings(CommandSettings):
     calls: str | None = None
     database: str | None = None
     out: str | None = None
+
+
+@dataclass
+class BenchSettings(CommandSettings):
+    """`robustops bench`. stage: what to do, see `commands.bench`; campaign: folder of the runs; types: of the
+    run faults and of healthy | fault | benign | double (null: everything); seeds: only the first so many
+    seed groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of
+    one thread each, 0 = one a core; seed: of the plan, another one is another campaign.
+    """
+
+    stage: str = one_of("campaign")
+    campaign: str = "outputs/faultbench"
+    types: list[str] | None = None
+    seeds: int | None = at_least(1, None)
+    shard: int = at_least(0, 0)
+    shards: int = at_least(1, 1)
+    workers: int = at_least(0, 0)
 
 
 @dataclass

@@ -102,6 +102,20 @@ def _padded(values: Sequence[Tensor | None], width: int, device: torch.device) -
     return pad_values(given, width).to(device) if len(given) == len(values) else None
 
 
+def scored_before(rows: Sequence[TrainedEpisode], tokens: TrainedTokens) -> list[TrainedEpisode]:
+    """The episodes of one batch with the log-probs of the policy before the step, which a later update would
+    have to compute anew. tokens: of the batch.
+    """
+    sizes = [sum(row.episode.loss_mask) for row in rows]
+    found = []
+    for row, old in zip(rows, torch.split(tokens.old_log_probs, sizes), strict=True):
+        mask = torch.tensor(row.episode.loss_mask)
+        filled = torch.zeros(len(mask))
+        filled[mask] = old
+        found.append(replace(row, old_log_probs=filled))
+    return found
+
+
 def batch_loss(
     model: PreTrainedModel, batch: LossBatch, loss: GRPOLoss, step: int
 ) -> tuple[Tensor, TrainedTokens]:

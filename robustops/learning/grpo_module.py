@@ -22,6 +22,7 @@ from robustops.learning.grpo_loss import (
     batch_loss,
     explain_gradient,
     make_batch,
+    scored_before,
 )
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
@@ -48,15 +49,16 @@ Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 
 @dataclass(frozen=True)
 class Optimisation:
-    """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
-    mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
-    micro-batch; share_prefix: what the episodes of a group have in common is computed once, where it pays
-    and the model allows it.
+    """decay_steps: the learning rate has decayed linearly to a tenth after so many steps (None: constant),
+    decay_from: beginning with this one (0: after the warm-up); epochs, mini_batches: optimiser updates of a
+    step are their product; micro_batch_tokens: padded tokens of one micro-batch; share_prefix: what the
+    episodes of a group have in common is computed once, where it pays and the model allows it.
     """
 
     learning_rate: float
     warmup_steps: int = 0
     decay_steps: int | None = None
+    decay_from: int = 0
     adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
     grad_clip: float = 1.0
@@ -116,7 +118,9 @@ class GRPOModule(PolicyModule):
     def configure_optimizers(self) -> Any:
         o = self.optimisation
         decay = None if o.decay_steps is None else o.decay_steps * o.updates
-        return adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
+        begin = max(0, o.decay_from - 1) * o.updates
+        warmup = o.warmup_steps * o.updates
+        return adamw(self, o.learning_rate, o.weight_decay, warmup, decay, o.adam_epsilon, begin)
 
     def on_train_start(self) -> None:
         set_training_mode(self.model)
@@ -159,14 +163,15 @@ class GRPOModule(PolicyModule):
         return self._with_log_probs(rows), numbers
 
     def _with_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
-        """With what no update of the step changes: log-probs of the reference, and of the policy before the
-        step where a later update needs them.
+        """With what no update of the step changes: log-probs of the reference; and of the policy before the
+        step, where an update needs them that is not its first one on these episodes (the first one has them
+        from its own forward pass).
         """
         if self.reference is not None:
             with self.reference.active() as frozen:
                 found = self._log_probs(rows, frozen)
             rows = [dataclasses.replace(row, ref_log_probs=found[i]) for i, row in enumerate(rows)]
-        if self.loss.importance_cap is not None and self.optimisation.updates > 1:
+        if self.loss.importance_cap is not None and self.optimisation.mini_batches > 1:
             found = self._log_probs(rows, self.model)
             rows = [dataclasses.replace(row, old_log_probs=found[i]) for i, row in enumerate(rows)]
         return rows
@@ -188,20 +193,36 @@ class GRPOModule(PolicyModule):
 
     def _optimise(self, ticket: RolloutTicket, rows: Sequence[TrainedEpisode]) -> dict[str, float]:
         """All updates of the step; without episodes they change nothing."""
-        updates = Updates()
-        coefficients = self.hooks.on_loss(ticket.step + 1, self.loss)
-        for chosen in self._mini_batches(ticket.groups):
+        updates, rows = Updates(), list(rows)
+        coefficients, plan = self.hooks.on_loss(ticket.step + 1, self.loss), self.optimisation
+        remembers = self.loss.importance_cap is not None and plan.mini_batches == 1 < plan.epochs
+        for number, chosen in enumerate(self._mini_batches(ticket.groups), 1):
             weighted = self._weighted([rows[i] for i in chosen])
             loss, trained = self._backward(ticket.step + 1, weighted, coefficients)
             norm, rate = self._update(ticket.step + 1, weighted, coefficients, loss)
-            updates.add(loss, norm, rate, trained)
-        reference, epochs = self.reference is not None, self.optimisation.epochs
-        metrics = update_statistics(updates, self.loss, epochs, reference=reference)
+            updates.add(loss, norm, rate, [tokens for _, tokens in trained])
+            if number == 1 and remembers:
+                self._remember(rows, chosen, trained)
+        reference = self.reference is not None
+        metrics = update_statistics(updates, self.loss, plan.epochs, reference=reference)
         if rows:
             lengths = [len(row.episode.token_ids) for row in rows]
             metrics["train/tokens"] = float(sum(sum(row.episode.loss_mask) for row in rows))
             metrics["train/padding_share"] = padding_share(lengths, self._micro_batches(rows))
         return metrics
+
+    def _remember(
+        self,
+        rows: list[TrainedEpisode],
+        chosen: Sequence[int],
+        trained: Sequence[tuple[tuple[int, ...], TrainedTokens]],
+    ) -> None:
+        """Keep old log-probs for the updates to come. trained: places among `chosen`, their tokens."""
+        for members, tokens in trained:
+            places = [chosen[member] for member in members]
+            scored = scored_before([rows[place] for place in places], tokens)
+            for place, row in zip(places, scored, strict=True):
+                rows[place] = row
 
     def _mini_batches(self, groups: Sequence[Group]) -> list[list[int]]:
         """Episode numbers of each update: groups of either kind are dealt in turn, the same every epoch."""
@@ -254,16 +275,18 @@ class GRPOModule(PolicyModule):
 
     def _backward(
         self, step: int, rows: Sequence[TrainedEpisode], coefficients: GRPOLoss
-    ) -> tuple[float, list[TrainedTokens]]:
-        """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
-        tokens: list[TrainedTokens] = []
+    ) -> tuple[float, list[tuple[tuple[int, ...], TrainedTokens]]]:
+        """The gradient of one update, over micro-batches and processes; the loss, and the rows and tokens of
+        each micro-batch.
+        """
+        tokens: list[tuple[tuple[int, ...], TrainedTokens]] = []
 
         def compute(part: MicroBatch) -> Tensor:
             if not part.rows:
                 return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
             batch = make_batch([rows[i] for i in part.rows], coefficients, self.device, part.shared)
             loss, trained = batch_loss(self.model, batch, coefficients, step)
-            tokens.append(trained)
+            tokens.append((part.rows, trained))
             return loss
 
         loss = accumulate(self, [partial(compute, part) for part in self._micro_batches(rows, *world())])

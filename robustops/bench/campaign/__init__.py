@@ -1,0 +1,1 @@
+"""A campaign of runs: planned, made, verified, and turned into a data set."""

@@ -1,1 +1,1 @@
-"""A campaign of runs: planned, made, verified, and turned into a data set."""
+"""The campaign of RFT-FaultBench: planned runs, healthy and faulty, and what is made of them."""

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from robustops.bench.campaign.effects import Rows
+from robustops.bench.campaign.folders import folder_of
 from robustops.bench.campaign.plan import PlannedRun, fault_overrides
 from robustops.bench.campaign.variety import variety
-from robustops.bench.campaign.worker import Compose, folder_of, run_one
+from robustops.bench.campaign.worker import Compose, run_one
 from robustops.monitor.schema import names
 from robustops.monitor.telemetry import StepRecord
 from robustops.seeding import child_seed
@@ -80,7 +81,9 @@ def trained(trial: Trial, compose: Compose) -> Rows:
     try:
         planned = trial.planned()
         run_one(planned, folder, compose)
-        lines = (folder_of(planned, folder) / "telemetry.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (
+            (folder_of(folder, planned.run_id) / "telemetry.jsonl").read_text(encoding="utf-8").splitlines()
+        )
         return [StepRecord.from_line(line).metrics for line in lines]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

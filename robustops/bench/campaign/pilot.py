@@ -39,6 +39,7 @@ def run_pilot(
     workers: int,
     mechanisms: Sequence[str] | None = None,
     tell: Callable[[str], None] = print,
+    healthy: int = HEALTHY,
 ) -> dict[str, Any]:
     """Measure what is not measured yet and write the file; returns its content.
 
@@ -48,6 +49,7 @@ def run_pilot(
         workers: processes, each single-threaded.
         mechanisms: only these; None: all of the catalogue.
         tell: is given a line for every mechanism that is done.
+        healthy: number of healthy runs, at least `search.MORE`.
 
     Raises:
         ConfigError: an unknown mechanism, or one that cannot be measured.
@@ -57,14 +59,14 @@ def run_pilot(
     found: dict[str, dict[str, Any]] = {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_alone) as pool:
-        for place in pool.map(_healthy, *zip(*((folder, compose, n) for n in range(HEALTHY)), strict=True)):
-            tell(f"healthy run {place + 1} of {HEALTHY}")
-        jobs = {pool.submit(_searched, folder, compose, design): design for design in wanted}
+        for place in pool.map(_healthy, *zip(*((folder, compose, n) for n in range(healthy)), strict=True)):
+            tell(f"healthy run {place + 1} of {healthy}")
+        jobs = {pool.submit(_searched, folder, compose, design, healthy): design for design in wanted}
         for number, job in enumerate(as_completed(jobs), start=1):
             design = jobs[job]
             found[design.mechanism] = job.result()
             tell(f"{number}/{len(jobs)} {_line(design, found[design.mechanism])}")
-    body = _body({d.mechanism: found[d.mechanism] for d in designs() if d.mechanism in found})
+    body = _body({d.mechanism: found[d.mechanism] for d in designs() if d.mechanism in found}, healthy)
     atomic_write_text(folder / NAME, written(body))
     return body
 
@@ -86,14 +88,14 @@ def _healthy(folder: Path, compose: Compose, place: int) -> int:
     return place
 
 
-def _controls(folder: Path, compose: Compose) -> Iterator[Rows]:
-    for place in range(HEALTHY):
+def _controls(folder: Path, compose: Compose, healthy: int) -> Iterator[Rows]:
+    for place in range(healthy):
         yield _trials(folder, compose, _CONTROL.format(place)).rows(Trial(place, STEPS))
 
 
-def _searched(folder: Path, compose: Compose, design: Design) -> dict[str, Any]:
+def _searched(folder: Path, compose: Compose, design: Design, healthy: int) -> dict[str, Any]:
     """Search one mechanism; what the file says of it."""
-    controls = list(_controls(folder, compose))
+    controls = list(_controls(folder, compose, healthy))
     trials = _trials(folder, compose, f"{design.mechanism}.jsonl")
     try:
         modes = Search(design, controls, trials.rows).modes()
@@ -120,8 +122,8 @@ def _line(design: Design, found: dict[str, Any]) -> str:
     return f"{design.mechanism} [{design.quantity}]: " + ", ".join(parts)
 
 
-def _body(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    seeds = [Trial(place, STEPS).planned().seed for place in range(HEALTHY)]
+def _body(found: dict[str, dict[str, Any]], healthy: int) -> dict[str, Any]:
+    seeds = [Trial(place, STEPS).planned().seed for place in range(healthy)]
     return {
         "measured": True,
         "commit": _commit(),

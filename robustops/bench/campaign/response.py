@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 _SLOPE_DEVIATION, _LEAST_ERROR, _NEAR = 0.5, 0.1, 1.5
 #: A knob is tried at most so many times nearer to 0 than the one before.
 _LEAP = 30.0
+#: A knob is no news if it is so little apart from one that clearly missed.
+_APART = 1.15
 #: Least knob: below it nothing is struck at all.
 LEAST = 1e-4
 
@@ -65,17 +67,21 @@ class Response:
         a, b = self.law(near)
         return math.exp(a + b * math.log(knob))
 
-    def knob_for(self, target: float) -> float:
-        """The knob that gives an effect, between those that clearly gave less and more."""
+    def by_law(self, target: float) -> float:
+        """The knob that gives an effect by the law around it alone."""
         a, b = self.law(target)
-        wanted = math.exp(min(0.0, max(math.log(LEAST), (math.log(target) - a) / b)))
+        return math.exp(min(math.log(self.most), max(math.log(LEAST), (math.log(target) - a) / b)))
+
+    def knob_for(self, target: float) -> float:
+        """The knob to try next for an effect, between those that clearly gave less and more."""
+        wanted = self.by_law(target)
         low = max((p.knob for p in self.points if p.d + p.error < target), default=0.0)
         above = [p.knob for p in self.points if p.d - p.error > target and p.knob > low]
         high = min(above, default=self.most)
-        if low < wanted < high:
+        if low * _APART < wanted < (high / _APART if above else high):
             return max(wanted, high / _LEAP)
         if low == 0.0:
-            return high if wanted >= high and not above else high / 3
+            return high / 3 if above else high
         return math.sqrt(low * high)
 
 

@@ -37,6 +37,8 @@ EASY_RANGE = (EASY + 0.3, 8.0)
 ONSET, SHORT, LATE = 3, 12, 12
 RAMP = 20
 SHARE, LARGER_SHARE, OF_EASY = 0.3, 0.4, 0.7
+#: Relative error of an effect that was not measured but follows from others.
+_GUESS = 0.5
 #: Seeds of a measurement that is large, and of one that is small.
 FEW, MORE = 2, 3
 
@@ -72,24 +74,36 @@ class Search:
     def _solved(self, response: Response, make: Callable[[float], Trial]) -> dict[str, Any]:
         """The knob of a weak effect, by as many seeds as a small one needs."""
         if not any(point.d > 0 for point in response.points):
-            return self._told(make(1.0), self._measure(make(1.0), MORE), fitted=None)
+            trial = make(response.most)
+            return self._told(trial, self._measure(trial, MORE), fitted=None)
         knob = solve(response, self._by_knob(make, MORE), HARD_D, HARD, tries=3)
         trial = make(knob)
         return self._told(trial, self._measure(trial, MORE), response.at(knob, HARD_D))
 
     def _intermittent(self, easy: float) -> dict[str, Any]:
         """As much of the mean effect as a share of the units can carry: strength is the knob."""
-        of_easy = OF_EASY * easy
-        own = Response(of_easy)
+        most = OF_EASY * easy
         share = SHARE
-        for point in self.response.points:  # a mean over units is proportional to the share that is struck
-            if self.design.knob == "strength":
-                own.add(point.knob, point.d * share / self.design.probability, point.error)
-            elif point.d > 0:
-                own.add(min(of_easy, self.design.strength * point.knob / share), point.d, point.error)
-        if all(point.d < HARD[0] for point in own.points if point.knob <= of_easy):
+        own = self._expected(share, most)
+        if own.points and own.at(most, HARD_D) < HARD_D:
             share = LARGER_SHARE
+            own = self._expected(share, most)
         return self._solved(own, partial(self._of_share, share))
+
+    def _expected(self, share: float, most: float) -> Response:
+        """What the response so far lets expect of a struck share of the units at a strength. The mean over
+        units is proportional to that share; extremes are not, and an effect may not be proportional to
+        strength, so that measurements overrule it soon.
+        """
+        own = Response(most)
+        for point in self.response.points:
+            if self.design.knob == "strength":
+                knob, d = point.knob, point.d * share / self.design.probability
+            else:
+                knob, d = self.design.strength * point.knob / share, point.d
+            if d > 0 and knob <= self.design.strength:
+                own.add(knob, d, math.hypot(point.error, _GUESS * d))
+        return own
 
     def _shifted(self, ramp: int, onset: int) -> dict[str, Any]:
         """Knob of a ramp or a late onset, from the response to a constant one; measured once."""
@@ -101,7 +115,7 @@ class Search:
         unit, late = self._unit(ONSET), self._unit(onset)
         levels = [min(1.0, (n + 1) / max(ramp, 1)) for n in range(STEPS - onset + 1)]
         share = math.fsum(level ** law[1] for level in levels) / len(levels) * unit / late
-        knob = min(1.0, self.response.knob_for(HARD_D / share))
+        knob = self.response.by_law(HARD_D / share)
         trial = self._base(knob, ramp, onset)
         return self._told(trial, self._measure(trial, FEW), share * self.response.at(knob, HARD_D / share))
 

@@ -73,7 +73,7 @@ def verify(
     Args:
         planned: the run; its overrides say what was injected.
         telemetry: metrics of its steps.
-        control: those of its seed group's control; none for a healthy or benign run that is alone in its group.
+        control: those of its seed group's control; none for a healthy or benign run that has none.
         exposure: lines of exposure.jsonl.
         second: lines of exposure_2.jsonl, of a double fault.
         units: healthy deviation of each column's mean from the onset on, see `effects.unit_of`.

@@ -8,9 +8,10 @@ import pytest
 
 from robustops.bench.campaign.designs import STRENGTH, designs
 from robustops.bench.campaign.effects import change_of
+from robustops.bench.campaign.folders import folder_of
 from robustops.bench.campaign.plan import PlannedRun, fault_overrides
 from robustops.bench.campaign.rules import Evidence, moved, rules_of
-from robustops.bench.campaign.worker import folder_of, run_one
+from robustops.bench.campaign.worker import run_one
 from robustops.bench.run_faults.catalog import all_mechanisms
 from robustops.bench.run_faults.exposure import read_exposure
 from robustops.commands.composition import composed_training

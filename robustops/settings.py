@@ -226,10 +226,10 @@ class GRPOSettings:
     refill_rounds: extra rounds of sampling for groups without signal; dynamic_sampling: false trains on
     these, too; zero_signal_wait: steps until a silent case may return (null: never), zero_signal_capacity:
     how many wait at most; case_draw: every case in turn (even), or those of templates whose groups compare
-    something more often (signal); whiten: z-score over the batch; epochs, mini_batches: a step takes
-    epochs x mini_batches optimiser updates on its episodes;
-    schedule: of the learning rate after warmup_steps, constant | linear (to a tenth); adam_epsilon: see
-    `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
+    something more often (signal); curriculum: weights of templates by step, see `tasks.curriculum`; whiten:
+    z-score over the batch; epochs, mini_batches: a step takes epochs x mini_batches optimiser updates on its
+    episodes; schedule: of the learning rate after warmup_steps, constant | linear (to a tenth, from step
+    decay_from on; 0: at once); adam_epsilon: see `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
     clip_high: ratio bounds 1 - low and 1 + high; importance_cap: truncated importance sampling against the
     mismatch of sampler and trainer (null: off); aggregation: what weighs the same in the loss of a flow,
     token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
@@ -252,11 +252,13 @@ class GRPOSettings:
     zero_signal_wait: int | None = at_least(1, 10)
     zero_signal_capacity: int = at_least(1, 256)
     case_draw: str = one_of("even", "signal")
+    curriculum: list[Any] = field(default_factory=list)
     whiten: bool = True
     epochs: int = at_least(1, 1)
     mini_batches: int = at_least(1, 1)
     learning_rate: float = at_least(0, 1e-6)
     schedule: str = one_of("constant", "linear")
+    decay_from: int = at_least(0, 0)
     warmup_steps: int = at_least(0, 0)
     adam_epsilon: float = at_least(0, 1e-8)
     weight_decay: float = at_least(0, 0.0)

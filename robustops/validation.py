@@ -18,6 +18,7 @@ from robustops.settings import (
     SFTSettings,
     TrainSettings,
 )
+from robustops.tasks.curriculum import parse_curriculum
 
 
 def validate(settings: Any, path: str = "") -> None:
@@ -101,6 +102,12 @@ def _training_rules(settings: Any, path: str) -> None:
             raise ConfigError(
                 f"{path}mini_batches={settings.mini_batches} cannot be filled: each needs a group of every "
                 f"kind, and {smallest} is the smaller number of groups; lower it or raise the groups"
+            )
+        parse_curriculum(settings.curriculum)
+        if settings.decay_from and settings.schedule != "linear":
+            raise ConfigError(
+                f"{path}decay_from={settings.decay_from} has no effect with {path}schedule="
+                f"{settings.schedule}; choose {path}schedule=linear, or {path}decay_from=0"
             )
         if settings.staleness > 1:
             raise ConfigError(f"{path}staleness is {settings.staleness}; choose 0 (on policy) or 1")

@@ -32,6 +32,7 @@ from robustops.rollout.collector import Collector, retry_counts
 from robustops.rollout.episode import EpisodeRun, EpisodeStart, Prefix
 from robustops.rollout.hooks import Place
 from robustops.seeding import child_seed
+from robustops.tasks.curriculum import Phase
 
 CLEAN, FAULT = "clean", "fault"
 OnDone = Callable[[EpisodeRun], None]
@@ -43,7 +44,7 @@ class GroupPlan:
 
     refill_rounds: how often missing groups are sampled anew; dynamic_sampling: False trains on every group
     that is complete; zero_signal_wait: steps until a silent case may return, None: never;
-    zero_signal_capacity: most cases that wait; draw_by_signal: see `case_draw`.
+    zero_signal_capacity: most cases that wait; draw_by_signal, curriculum: see `case_draw`.
     """
 
     clean_groups: int
@@ -54,6 +55,7 @@ class GroupPlan:
     zero_signal_wait: int | None = None
     zero_signal_capacity: int = 256
     draw_by_signal: bool = False
+    curriculum: tuple[Phase, ...] = ()
 
 
 @dataclass
@@ -130,7 +132,7 @@ class GroupMaker:
         self.hooks = hooks
         self.rank, self.size, self.gather = rank, size, gather
         self.queue = ZeroSignalQueue(plan.zero_signal_wait, plan.zero_signal_capacity)
-        self.cases = CaseDraw(tasks, seed, by_signal=plan.draw_by_signal)
+        self.cases = CaseDraw(tasks, seed, by_signal=plan.draw_by_signal, curriculum=plan.curriculum)
         self.tasks = {task.case_id: task for task in tasks}
         #: Slots sampled, by condition.
         self.slots = {CLEAN: 0, FAULT: 0}
@@ -197,7 +199,7 @@ class GroupMaker:
                     result.counts[f"returned_{condition}"] += 1
                     task, prefix = self._task(back.case_id), back.prefix
                 else:
-                    task, prefix = self.cases.next(condition, used[condition]), None
+                    task, prefix = self.cases.next(condition, used[condition], step + 1), None
                 used[condition].add(task.case_id)
                 slots.append(_Slot(task, condition, self.slots[condition], prefix))
                 self.slots[condition] += 1

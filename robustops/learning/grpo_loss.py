@@ -45,18 +45,22 @@ class GRPOLoss:
 @dataclass(frozen=True)
 class TrainedEpisode:
     """An episode with all that its loss needs: one advantage a token (tokens,), the weight of each of its
-    trained tokens in the step, and old log-probs (tokens,) recomputed by the trainer, if they were.
+    trained tokens in the step; and, if they were computed before, log-probs (tokens,) of the policy before
+    the step and of the reference.
     """
 
     episode: Episode
     advantages: Tensor
     weight: float
     old_log_probs: Tensor | None = None
+    ref_log_probs: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Per-token tensors are (batch, seq). old_log_probs None: those of this very forward pass."""
+    """Per-token tensors are (batch, seq). old_log_probs None: those of this very forward pass; ref_log_probs
+    None: still to be computed.
+    """
 
     episodes: tuple[Episode, ...]
     sequences: Sequences
@@ -64,6 +68,7 @@ class LossBatch:
     old_log_probs: Tensor | None
     advantages: Tensor
     weights: Tensor
+    ref_log_probs: Tensor | None = None
 
 
 def make_batch(
@@ -80,8 +85,7 @@ def make_batch(
     sampler = pad_values([episode.old_log_probs for episode in episodes], width).to(device)
     old: Tensor | None = sampler
     if loss.importance_cap is not None:
-        given = [row.old_log_probs for row in rows if row.old_log_probs is not None]
-        old = pad_values(given, width).to(device) if len(given) == len(rows) else None
+        old = _given([row.old_log_probs for row in rows], width, device)
     return LossBatch(
         episodes,
         sequences.to(device),
@@ -89,7 +93,40 @@ def make_batch(
         old,
         pad_values([row.advantages for row in rows], width).to(device),
         (torch.tensor([row.weight for row in rows])[:, None] * sequences.loss_mask).to(device),
+        _given([row.ref_log_probs for row in rows], width, device),
     )
+
+
+def _given(values: Sequence[Tensor | None], width: int, device: torch.device) -> Tensor | None:
+    """(batch, width), or None where a row has none."""
+    there = [value for value in values if value is not None]
+    return pad_values(there, width).to(device) if len(there) == len(values) else None
+
+
+def scored_before(
+    rows: Sequence[TrainedEpisode], tokens: TrainedTokens, *, with_old: bool
+) -> list[TrainedEpisode]:
+    """The episodes of one batch with what a later update of the step would compute anew: log-probs of the
+    reference and, with_old, of the policy before the step. tokens: of the batch.
+    """
+    sizes = [sum(row.episode.loss_mask) for row in rows]
+    old = torch.split(tokens.old_log_probs, sizes)
+    frozen = None if tokens.ref_log_probs is None else torch.split(tokens.ref_log_probs, sizes)
+    found = []
+    for place, row in enumerate(rows):
+        mask = torch.tensor(row.episode.loss_mask)
+        filled = torch.zeros(2, len(mask))
+        filled[0, mask] = old[place]
+        if frozen is not None:
+            filled[1, mask] = frozen[place]
+        found.append(
+            replace(
+                row,
+                old_log_probs=filled[0] if with_old else row.old_log_probs,
+                ref_log_probs=None if frozen is None else filled[1],
+            )
+        )
+    return found
 
 
 def batch_loss(
@@ -132,7 +169,9 @@ def _evaluate(
     scores = score_tokens(
         model, batch.sequences, temperature=loss.temperature, entropy_gradient=loss.entropy != 0
     )
-    frozen = reference_scores(reference, batch.sequences, loss.temperature)
+    frozen = batch.ref_log_probs
+    if frozen is None:
+        frozen = reference_scores(reference, batch.sequences, loss.temperature)
     old = scores.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
     return scores, old, frozen, _terms(scores, old, frozen, batch, loss)
 

@@ -22,6 +22,7 @@ from robustops.learning.grpo_loss import (
     batch_loss,
     explain_gradient,
     make_batch,
+    scored_before,
 )
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
@@ -46,15 +47,16 @@ Normalise = Callable[[Sequence[RewardParts], Sequence[int]], Advantages]
 
 @dataclass(frozen=True)
 class Optimisation:
-    """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
-    mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
-    micro-batch; share_prefix: what the episodes of a group have in common is computed once, where it pays
-    and the model allows it.
+    """decay_steps: the learning rate has decayed linearly to a tenth after so many steps (None: constant),
+    decay_from: beginning with this one (0: after the warm-up); epochs, mini_batches: optimiser updates of a
+    step are their product; micro_batch_tokens: padded tokens of one micro-batch; share_prefix: what the
+    episodes of a group have in common is computed once, where it pays and the model allows it.
     """
 
     learning_rate: float
     warmup_steps: int = 0
     decay_steps: int | None = None
+    decay_from: int = 0
     adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
     grad_clip: float = 1.0
@@ -113,7 +115,9 @@ class GRPOModule(PolicyModule):
     def configure_optimizers(self) -> Any:
         o = self.optimisation
         decay = None if o.decay_steps is None else o.decay_steps * o.updates
-        return adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
+        begin = max(0, o.decay_from - 1) * o.updates
+        warmup = o.warmup_steps * o.updates
+        return adamw(self, o.learning_rate, o.weight_decay, warmup, decay, o.adam_epsilon, begin)
 
     def on_train_start(self) -> None:
         set_training_mode(self.model)
@@ -156,8 +160,10 @@ class GRPOModule(PolicyModule):
         return self._with_old_log_probs(rows), numbers
 
     def _with_old_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
-        """Log-probs of the policy before the step, where a later update needs them."""
-        if self.loss.importance_cap is None or self.optimisation.updates == 1:
+        """Log-probs of the policy before the step, where an update needs them that is not its first one on
+        these episodes (the first one has them from its own forward pass).
+        """
+        if self.loss.importance_cap is None or self.optimisation.mini_batches == 1:
             return rows
         filled = list(rows)
         for i, values in [item for part in gather_objects(self._score(rows)) for item in part]:
@@ -182,13 +188,15 @@ class GRPOModule(PolicyModule):
 
     def _optimise(self, ticket: RolloutTicket, rows: Sequence[TrainedEpisode]) -> dict[str, float]:
         """All updates of the step; without episodes they change nothing."""
-        updates = Updates()
+        updates, rows = Updates(), list(rows)
         coefficients = self.hooks.on_loss(ticket.step + 1, self.loss)
-        for chosen in self._mini_batches(ticket.groups):
+        for number, chosen in enumerate(self._mini_batches(ticket.groups), 1):
             weighted = self._weighted([rows[i] for i in chosen])
             loss, trained = self._backward(ticket.step + 1, weighted, coefficients)
             norm, rate = self._update(ticket.step + 1, weighted, coefficients, loss)
-            updates.add(loss, norm, rate, trained)
+            updates.add(loss, norm, rate, [tokens for _, tokens in trained])
+            if number <= self.optimisation.updates - self.optimisation.mini_batches:
+                self._remember(rows, chosen, trained)
         reference, epochs = self.reference is not None, self.optimisation.epochs
         metrics = update_statistics(updates, self.loss, epochs, reference=reference)
         if rows:
@@ -196,6 +204,20 @@ class GRPOModule(PolicyModule):
             metrics["train/tokens"] = float(sum(sum(row.episode.loss_mask) for row in rows))
             metrics["train/padding_share"] = padding_share(lengths, self._micro_batches(rows))
         return metrics
+
+    def _remember(
+        self,
+        rows: list[TrainedEpisode],
+        chosen: Sequence[int],
+        trained: Sequence[tuple[tuple[int, ...], TrainedTokens]],
+    ) -> None:
+        """Keep what does not change from one epoch to the next. trained: places among `chosen`, tokens."""
+        with_old = self.loss.importance_cap is not None
+        for members, tokens in trained:
+            places = [chosen[member] for member in members]
+            scored = scored_before([rows[place] for place in places], tokens, with_old=with_old)
+            for place, row in zip(places, scored, strict=True):
+                rows[place] = row
 
     def _mini_batches(self, groups: Sequence[Group]) -> list[list[int]]:
         """Episode numbers of each update: groups of either kind are dealt in turn, the same every epoch."""
@@ -241,16 +263,18 @@ class GRPOModule(PolicyModule):
 
     def _backward(
         self, step: int, rows: Sequence[TrainedEpisode], coefficients: GRPOLoss
-    ) -> tuple[float, list[TrainedTokens]]:
-        """The gradient of one update, over micro-batches and processes; the loss, and all its tokens."""
-        tokens: list[TrainedTokens] = []
+    ) -> tuple[float, list[tuple[tuple[int, ...], TrainedTokens]]]:
+        """The gradient of one update, over micro-batches and processes; the loss, and the rows and tokens of
+        each micro-batch.
+        """
+        tokens: list[tuple[tuple[int, ...], TrainedTokens]] = []
 
         def compute(part: MicroBatch) -> Tensor:
             if not part.rows:
                 return score_tokens(self.model, filler().to(self.device)).log_probs.sum()
             batch = make_batch([rows[i] for i in part.rows], coefficients, self.device, part.shared)
             loss, trained = batch_loss(self.model, self.reference, batch, coefficients, step)
-            tokens.append(trained)
+            tokens.append((part.rows, trained))
             return loss
 
         loss = accumulate(self, [partial(compute, part) for part in self._micro_batches(rows, *world())])

@@ -9,6 +9,7 @@ from robustops.learning.grpo_loss import GRPOLoss
 from robustops.learning.grpo_module import Optimisation
 from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit
 from robustops.settings import CreditSettings, GRPOSettings
+from robustops.tasks.curriculum import parse_curriculum
 
 
 def group_plan(grpo: GRPOSettings) -> GroupPlan:
@@ -22,6 +23,7 @@ def group_plan(grpo: GRPOSettings) -> GroupPlan:
         grpo.zero_signal_wait,
         grpo.zero_signal_capacity,
         grpo.case_draw == "signal",
+        parse_curriculum(grpo.curriculum),
     )
 
 
@@ -46,6 +48,7 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
         learning_rate=grpo.learning_rate,
         warmup_steps=grpo.warmup_steps,
         decay_steps=grpo.steps if grpo.schedule == "linear" else None,
+        decay_from=grpo.decay_from,
         adam_epsilon=grpo.adam_epsilon,
         weight_decay=grpo.weight_decay,
         grad_clip=grpo.grad_clip,

@@ -19,15 +19,15 @@ from robustops.learning.strategies import ZeroStrategy, backward
 from robustops.monitor.telemetry import StepRecord
 
 
-def rate(step: int, *, warmup: int, total: int | None, floor: float = 0.1) -> float:
+def rate(step: int, *, warmup: int, total: int | None, floor: float = 0.1, begin: int = 0) -> float:
     """Factor on the learning rate at a step (from 0): linear warm-up, then linear decay to `floor`.
 
-    total None: no decay.
+    total None: no decay; begin: the decay sets in after so many steps, and not before the end of the warm-up.
     """
-    rise = min(1.0, (step + 1) / (warmup + 1))
-    if total is None or step < warmup:
+    rise, begin = min(1.0, (step + 1) / (warmup + 1)), max(warmup, begin)
+    if total is None or step < begin:
         return rise
-    return max(floor, 1 - (1 - floor) * (step - warmup) / max(1, total - warmup))
+    return max(floor, 1 - (1 - floor) * (step - begin) / max(1, total - begin))
 
 
 def adamw(
@@ -37,6 +37,7 @@ def adamw(
     warmup: int,
     total: int | None,
     epsilon: float = 1e-8,
+    begin: int = 0,
 ) -> dict[str, Any]:
     """AdamW (betas 0.9, 0.95) over the trainable parameters, with the schedule of `rate`.
 
@@ -45,7 +46,7 @@ def adamw(
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=weight_decay)
-    scheduler = LambdaLR(optimizer, lambda step: rate(step, warmup=warmup, total=total))
+    scheduler = LambdaLR(optimizer, lambda step: rate(step, warmup=warmup, total=total, begin=begin))
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 

@@ -111,9 +111,10 @@ def _evaluate(
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Evaluate what is not evaluated yet; summary, tables, loggers."""
-    plan = _plan(run, evaluation)
     finished = [str(row["policy"]) for row in run.store.episodes(stage="evaluation")]
+    plan = _plan(run, evaluation) if policies else None
     for place, policy in enumerate(policies):
+        assert plan is not None
         if finished.count(policy) == plan.size:
             continue
         run.store.truncate("evaluation", place - 1)

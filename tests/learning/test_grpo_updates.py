@@ -239,3 +239,27 @@ def test_the_k1_estimator_is_a_choice(tmp_path, reference):
     k3, _, _ = one_step(tmp_path, reference, groups(), loss=GRPOLoss(kl=1.0))
     k1, _, _ = one_step(tmp_path, reference, groups(), loss=GRPOLoss(kl=1.0, kl_estimator="k1"))
     assert k1["train/loss"] != pytest.approx(k3["train/loss"], rel=1e-3)
+
+
+def test_what_epochs_have_in_common_is_computed_once(tmp_path, reference, monkeypatch):
+    """The reference scores once a step; with one mini-batch no pass is made for old log-probs alone."""
+    scored = []
+    monkeypatch.setattr(reference.model.base_model, "forward", _counting(reference.model.base_model, scored))
+    counts = {}
+    for epochs in (1, 3):
+        scored.clear()
+        module = grpo_module(reference, epochs=epochs)
+        monkeypatch.setattr(module, "_score", lambda rows: pytest.fail("scored without need"))
+        run_steps(tmp_path / str(epochs), module, 1, groups())
+        counts[epochs] = len(scored)
+    assert counts[1] == counts[3] > 0
+
+
+def _counting(module, calls):
+    original = module.forward
+
+    def forward(*args, **kwargs):
+        calls.append(1)
+        return original(*args, **kwargs)
+
+    return forward

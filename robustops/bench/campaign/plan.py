@@ -3,6 +3,8 @@
     kind      seed groups   runs   what
     healthy   0..47           48   the control of each group
     fault     0..47          768   16 types in each group: 20 groups of a type are easy, 28 hard, 7 a mode
+    benign    0..47           60   15 of each shift (see `shifts`): something changes, and nothing is wrong
+    double    0..39           40   two types at once; every type is in five of them
     healthy   48..259        212   each a group of its own, which no fault shares
 
 The runs of a group have one seed and one variety of the configuration, so that before its onset a run equals
@@ -18,7 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from robustops.bench.campaign.doubles import fault_pairs
 from robustops.bench.campaign.layout import BASE_GROUPS, mechanisms_of, modes_of
+from robustops.bench.campaign.shifts import SHIFT_ONSETS, shift_groups, shift_overrides
 from robustops.bench.campaign.variety import variety
 from robustops.bench.run_faults.catalog import CATALOG
 from robustops.errors import ConfigError, unknown_name
@@ -43,9 +47,9 @@ class PlannedRun:
     run_id: tells nothing about what is planned; seed_group: its control and what else is compared with it;
     kind: of `KINDS`; fault, mechanism, second_fault, second_mechanism: "none" where there is none;
     difficulty: easy | hard, mode: easy | weak | intermittent | ramp | delayed, both "" without a fault;
-    shift: what changes in a benign run, "" elsewhere; variant: the group's variety of the configuration;
-    overrides: of experiment=faultbench; onset: first step that may differ from the control (0: none does);
-    seed, injector_seed: of the run and of its injectors.
+    shift: what changes in a benign run, see `shifts`, "" elsewhere; variant: the group's variety of the
+    configuration; overrides: of experiment=faultbench; onset: first step that may differ from the control (0:
+    none does); seed, injector_seed: of the run and of its (first) injector.
     """
 
     run_id: str
@@ -123,10 +127,15 @@ def _wanted(run: PlannedRun, types: Sequence[str] | None) -> bool:
 def _everything(root: int, injection: Injection) -> Iterator[PlannedRun]:
     modes = {name: modes_of(place) for place, name in enumerate(CATALOG)}
     mechanisms = {name: mechanisms_of(fault, modes[name]) for name, fault in CATALOG.items()}
+    shifts, pairs = shift_groups(), fault_pairs()
     for group in range(BASE_GROUPS):
         yield _run(root, group, "healthy")
         for name in CATALOG:
             yield _faulty(root, group, name, mechanisms[name][group].name, modes[name][group], injection)
+        for shift in (shift for own, shift in shifts if own == group):
+            yield _benign(root, group, shift)
+        if group < len(pairs):
+            yield _double(root, group, *pairs[group], injection)
     for group in range(BASE_GROUPS, BASE_GROUPS + FURTHER_HEALTHY):
         yield _run(root, group, "healthy")
 
@@ -145,6 +154,37 @@ def _faulty(root: int, group: int, fault: str, mechanism: str, mode: str, inject
         mode=mode,
         onset=onset,
         injector_seed=seed,
+    )
+
+
+def _benign(root: int, group: int, shift: str) -> PlannedRun:
+    onset = _onset(root, group, shift, SHIFT_ONSETS)
+    return _run(root, group, "benign", *shift_overrides(shift, onset), shift=shift, onset=onset)
+
+
+def _double(root: int, group: int, fault: str, second: str, injection: Injection) -> PlannedRun:
+    """Main mechanisms at their easy strengths, each with its own onset."""
+    overrides: list[str] = []
+    onsets, seeds, mechanisms = [], [], []
+    for key, name in (("run_fault", fault), ("second_run_fault", second)):
+        mechanisms.append(CATALOG[name].mechanisms[0].name)
+        onsets.append(_onset(root, group, f"double {name}", ONSETS))
+        seeds.append(child_seed(root, "faultbench", "injector", group, "double", name) % _SEEDS)
+        values = injection(name, mechanisms[-1], "easy")
+        overrides += fault_overrides(key, name, mechanisms[-1], values, onsets[-1], seeds[-1])
+    return _run(
+        root,
+        group,
+        "double",
+        *overrides,
+        fault=fault,
+        mechanism=mechanisms[0],
+        second_fault=second,
+        second_mechanism=mechanisms[1],
+        difficulty="easy",
+        mode="easy",
+        onset=min(onsets),
+        injector_seed=seeds[0],
     )
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from robustops.bench.run_faults.injector import training_hooks
 from robustops.learning.checkpoints import move_into_place
 from robustops.learning.hooks import TrainingHooks
 from robustops.learning.pipeline import run_training
+from robustops.records import Group
 from robustops.settings import TrainSettings
 from robustops.tracking.files import atomic_write_json
 
@@ -55,8 +57,27 @@ def train_overrides(planned: PlannedRun, folder: Path) -> list[str]:
 def _train(planned: PlannedRun, folder: Path, compose: Compose) -> None:
     overrides = train_overrides(planned, folder)
     settings, config = compose(overrides)
+    if planned.shift == "resume":
+        with suppress(_Interrupted):
+            run_training(settings, folder, config, overrides, _Interruption(planned.onset))
     hooks: TrainingHooks = training_hooks(settings, folder)
     run_training(settings, folder, config, overrides, hooks)
+
+
+class _Interrupted(Exception):
+    """The run ends here, as if it had been killed."""
+
+
+class _Interruption(TrainingHooks):
+    """Ends a run in the middle of a step, when its first group has been sampled."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_group(self, step: int, number: int, group: Group) -> Group:
+        if step >= self.step:
+            raise _Interrupted
+        return group
 
 
 def _strip(folder: Path) -> None:

@@ -28,6 +28,7 @@ from robustops.bench.campaign.designs import Design
 from robustops.bench.campaign.effects import EASY, HARD, Effect, Rows, change_of, paired_effect, unit_of
 from robustops.bench.campaign.plan import STEPS
 from robustops.bench.campaign.response import Response, solve
+from robustops.bench.campaign.strengths import OF_EASY, RAMP, SHARE
 from robustops.bench.campaign.trials import Trial
 
 #: What is sought.
@@ -35,8 +36,8 @@ EASY_D, HARD_D = 5.5, 1.1
 EASY_RANGE = (EASY + 0.3, 8.0)
 #: Onset of short runs and their steps; of late faults.
 ONSET, SHORT, LATE = 3, 12, 12
-RAMP = 20
-SHARE, LARGER_SHARE, OF_EASY = 0.3, 0.4, 0.7
+#: Share of the units that are struck where the usual one cannot carry the effect.
+LARGER_SHARE = 0.4
 #: Relative error of an effect that was not measured but follows from others.
 _GUESS = 0.5
 #: Seeds of a measurement that is large, and of one that is small.

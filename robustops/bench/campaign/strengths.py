@@ -8,7 +8,8 @@ each mechanism it holds quantity, direction and unit of the effect, and for each
     fitted                               effect by the response law through all measurements of the mechanism
     reached                              whether `fitted` lies where the difficulty wants it
 
-and for all of them the pilot's seeds, steps and commit. measured: false marks guesses.
+and for all of them the pilot's seeds, steps and commit. measured: false marks guesses, and lets a mechanism
+that the file does not have be guessed, too.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from typing import Any
 
 import yaml
 
+from robustops.bench.campaign.designs import STRENGTH, Design, design_of
 from robustops.errors import ConfigError, unknown_name
 
 PATH = Path(__file__).with_name("strengths.yaml")
 MODES = ("easy", "weak", "intermittent", "ramp", "delayed")
+#: Steps of a ramp; share of the units that an intermittent fault strikes, and its part of the easy strength.
+RAMP, SHARE, OF_EASY = 20, 0.3, 0.7
 #: Of a mode, in the order of the file.
 VALUES = ("strength", "probability", "unit", "ramp")
 
@@ -53,6 +57,8 @@ def injection(
     fault: str, mechanism: str, mode: str, path: Path = PATH
 ) -> dict[str, float | int | str | None]:
     """Values of `run_fault.*` for a mechanism in a mode: strength, probability, unit and ramp."""
+    if not frozen(path)["measured"] and mechanism not in frozen(path)["mechanisms"]:
+        return guessed(design_of(mechanism), mode)
     found = entry(mechanism, path)
     if found["fault"] != fault:
         raise ConfigError(f"mechanism {mechanism} belongs to run_fault={found['fault']}, not to {fault}")
@@ -60,6 +66,23 @@ def injection(
         raise unknown_name("mode", mode, found["modes"])
     values = found["modes"][mode]
     return {name: values[name] for name in VALUES}
+
+
+def guessed(design: Design, mode: str) -> dict[str, float | int | str | None]:
+    """Values that nobody has measured: full, a fifth, and three more ways to be hard to see."""
+    knobs = {"easy": 1.0, "weak": 0.2, "intermittent": OF_EASY, "ramp": 0.5, "delayed": 0.25}
+    if mode not in knobs:
+        raise unknown_name("mode", mode, knobs)
+    knob = knobs[mode]
+    strength, probability = (knob, design.probability) if design.knob == STRENGTH else (design.strength, knob)
+    if mode == "intermittent":
+        strength, probability = OF_EASY * design.strength, SHARE
+    return {
+        "strength": strength,
+        "probability": probability,
+        "unit": design.unit,
+        "ramp": RAMP if mode == "ramp" else 0,
+    }
 
 
 def written(body: dict[str, Any]) -> str:

@@ -149,7 +149,9 @@ def _of_fault(
     numbers = _Numbers(eligible, touched, share, sum(line["differing"] for line in inside), change, d)
     problems = list(_exposed(spec, lines, len(rows), eligible, touched))
     if not problems:
-        evidence = Evidence(inside, rows[start:end], control[start:end], d, planned.difficulty or "hard")
+        # One fault may work against what another does to its quantity: of two, less is asked.
+        difficulty = "hard" if planned.kind == "double" else planned.difficulty
+        evidence = Evidence(inside, rows[start:end], control[start:end], d, difficulty)
         for rule in rules_of(info):
             problems += rule(evidence)
     return [f"{info.name} {problem}" for problem in problems], numbers

@@ -229,17 +229,17 @@ class GRPOSettings:
     something more often (signal); curriculum: weights of templates by step, see `tasks.curriculum`; whiten:
     z-score over the batch; epochs, mini_batches: a step takes epochs x mini_batches optimiser updates on its
     episodes; schedule: of the learning rate after warmup_steps, constant | linear (to a tenth, from step
-    decay_from on; 0: at once); adam_epsilon: see `learning.optimisation.adamw`; kl: coefficient to the SFT policy, kl_estimator: k3 | k1; clip_low,
-    clip_high: ratio bounds 1 - low and 1 + high; importance_cap: truncated importance sampling against the
-    mismatch of sampler and trainer (null: off); aggregation: what weighs the same in the loss of a flow,
-    token (long episodes weigh more) | trajectory; overlong: episodes cut off by a token budget are trained
-    (keep) or left out of the loss (mask); staleness: 1 samples the next step's episodes while this one
-    trains, with weights one step older; sync_tolerance: largest difference of log-probs between sampler
-    and trainer after new weights (null: by precision), sync_guard: what a larger one does, stop the run |
-    resync (hand the weights over once more) | report; entropy: weight of an entropy bonus in the loss;
-    advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that contradict the
-    reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix: the trainer
-    computes what the episodes of a group have in common once; checkpoint_every: steps.
+    decay_from on; 0: at once); adam_epsilon: see `learning.optimisation.adamw`; kl: coefficient to the SFT
+    policy, kl_estimator: k3 | k1; clip_low, clip_high: ratio bounds 1 - low and 1 + high; importance_cap:
+    truncated importance sampling against the mismatch of sampler and trainer (null: off); aggregation: what
+    weighs the same in the loss of a flow, token (long episodes weigh more) | trajectory; overlong: episodes
+    cut off by a token budget are trained (keep) or left out of the loss (mask); staleness: 1 samples the next
+    step's episodes while this one trains, with weights one step older; sync_tolerance: largest difference of
+    log-probs between sampler and trainer after new weights (null: by precision), sync_guard: what a larger
+    one does, stop the run | resync (hand the weights over once more) | report; entropy: weight of an entropy
+    bonus in the loss; advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that
+    contradict the reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix:
+    the trainer computes what the episodes of a group have in common once; checkpoint_every: steps.
     """
 
     name: str = "default"

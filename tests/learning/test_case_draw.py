@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from robustops.errors import ConfigError
 from robustops.learning.case_draw import LEAST_SHARE, MEMORY, CaseDraw
+from robustops.tasks.curriculum import Phase
 from tests.toy_domain import toy_task
 
 TEMPLATES = ("hard", "mixed", "easy")
@@ -91,3 +93,27 @@ def test_a_restored_draw_goes_on_as_the_other():
     assert [first.next("clean", ()) for _ in range(40)] == [second.next("clean", ()) for _ in range(40)]
     first.note("clean", "easy", signal=True)
     assert first.shares("clean") != second.shares("clean"), "the state is a copy"
+
+
+def test_a_curriculum_sets_how_often_templates_come_from_its_step_on():
+    phases = (Phase(3, {"hard": 1.0, "mixed": 3.0}),)
+    draw = CaseDraw(cases(400), seed=1, curriculum=phases)
+    assert set(Counter(draw.next("clean", (), 2).template for _ in range(60))) == set(TEMPLATES)
+    found = Counter(draw.next("clean", (), 3).template for _ in range(600))
+    assert set(found) == {"hard", "mixed"} and found["mixed"] / found["hard"] == pytest.approx(3, rel=0.25)
+
+
+def test_before_its_first_phase_a_curriculum_changes_nothing():
+    plain, later = CaseDraw(cases(9), seed=2), CaseDraw(cases(9), seed=2, curriculum=(Phase(5, {"easy": 1}),))
+    own = [draw.next("clean", (), 4).case_id for draw in (plain, later) for _ in range(20)]
+    assert own[:20] == own[20:]
+
+
+def test_a_template_left_out_does_not_come_even_where_all_others_are_used():
+    draw = CaseDraw(cases(2), seed=3, curriculum=(Phase(1, {"easy": 1.0}),))
+    assert {draw.next("clean", {"easy-0", "easy-1"}, 1).template for _ in range(5)} == {"easy"}
+
+
+def test_a_curriculum_of_unknown_templates_is_refused():
+    with pytest.raises(ConfigError, match="template in grpo"):
+        CaseDraw(cases(1), seed=1, curriculum=(Phase(1, {"none such": 1.0}),))

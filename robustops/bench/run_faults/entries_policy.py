@@ -58,7 +58,8 @@ GENERATION = (
         "generation",
         "mean and largest length down, success down; cut-off messages up where a budget is cut",
         (
-            _logits("stop_early", "len_mean", -1, _SHORTEST),
+            # Broken calls are asked again, so that an episode of shorter messages can be the longer one.
+            _logits("stop_early", "invalid_call_frac", 1, _SHORTEST),
             MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST,)),
             _learned("brevity_reward"),
         ),
@@ -69,7 +70,8 @@ GENERATION = (
         "generation",
         "length, cut-off messages and repetition up, reward down later",
         (
-            _logits("stop_suppressed", "len_mean", 1, _BUDGET, _MASKED),
+            # A message at its budget ends the episode, so that one of longer messages can be the shorter one.
+            _logits("stop_suppressed", "trunc_frac", 1, _BUDGET, _MASKED),
             MechanismInfo("missed_stop", "request", _MESSAGES, "trunc_frac", 1, (_BUDGET, _MASKED)),
             _learned("length_reward"),
         ),

@@ -17,9 +17,8 @@ from robustops.rollout.hf_session import Session
 from robustops.rollout.hooks import Place
 from robustops.rollout.sampler import Completion, Request
 
-#: Largest bias on logits, in nats: of the stop token at once, later, against it, and of repetition. A policy
-#: that is sure of its end needs a strong one to go on.
-STOP_AT_ONCE, STOP_LATER, STOP_NEVER, REPEAT = 12.0, 8.0, 16.0, 8.0
+#: Largest bias on logits, in nats: of the stop token at once, later, and of repetition.
+STOP_AT_ONCE, STOP_LATER, REPEAT = 12.0, 8.0, 8.0
 #: Tokens of a message before the stop token is favoured (PG-3S).
 GRACE = 4
 #: Share of a token budget that is cut at strength 1.
@@ -84,7 +83,7 @@ class StopSuppressed(LogitMechanism):
     """PG-3L: messages hardly end."""
 
     def bias(self, row: Tensor, session: Session, stops: list[int], level: float) -> None:
-        row[stops] -= STOP_NEVER * level
+        row[stops] -= STOP_LATER * level
 
 
 class RepeatLast(LogitMechanism):

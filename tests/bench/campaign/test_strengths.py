@@ -68,7 +68,7 @@ def test_guesses_stand_in_only_for_what_was_never_measured(tmp_path):
 def test_wrong_requests_and_files_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="belongs to run_fault=reward_spike, not to reward_collapse"):
         injection("reward_collapse", "episode_spike", "weak")
-    with pytest.raises(ConfigError, match="unknown mode 'mild'; choose one of: easy"):
+    with pytest.raises(ConfigError, match="unknown mode 'mild'; choose one of: delayed, easy"):
         injection("reward_spike", "episode_spike", "mild")
     with pytest.raises(ConfigError, match="stage=pilot"):
         frozen(tmp_path / "absent.yaml")

@@ -20,6 +20,8 @@ from robustops.records import Task, ToolCall, ToolResult
 from robustops.worlds.toolset import ToolSpec
 
 _OPEN, _CLOSE = re.compile(r"<tool_call>\s*"), re.compile(r"\s*(</tool_call>|$)")
+#: Prompts that a renderer remembers; a step of training has as many as it has groups.
+PROMPTS_KEPT = 64
 _MARK_ANSWER, _MARK_RESULT = "robustops-answer", "robustops-result"
 
 
@@ -97,9 +99,20 @@ class Renderer:
         marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
         self._special = sorted({*tokenizer.all_special_tokens, *marked})
         self._before_result, self._after_result = self._result_frame()
+        #: Prompts made last, with their tools: a group's episodes begin with the same one.
+        self._prompts: dict[tuple[str, str], tuple[list[ToolSpec], list[int]]] = {}
 
     def prompt(self, task: Task, specs: Sequence[ToolSpec]) -> list[int]:
         """Ids of policy, tools and request, up to where the assistant begins."""
+        key, tools = (task.policy, task.prompt), list(specs)
+        known = self._prompts.get(key)
+        if known is None or known[0] != tools:
+            if len(self._prompts) >= PROMPTS_KEPT:
+                del self._prompts[next(iter(self._prompts))]
+            known = self._prompts[key] = (tools, self._make_prompt(task, tools))
+        return list(known[1])
+
+    def _make_prompt(self, task: Task, specs: Sequence[ToolSpec]) -> list[int]:
         messages = [{"role": "system", "content": task.policy}, {"role": "user", "content": task.prompt}]
         text = self.tokenizer.apply_chat_template(
             messages,

@@ -23,6 +23,15 @@ def test_the_rate_by_hand():
     assert rate(0, warmup=0, total=1) == 1.0
 
 
+def test_a_decay_may_set_in_late_by_hand():
+    # Full rate through step 5, then from 1 down to 0.1 over the five steps to 10.
+    got = [rate(step, warmup=0, total=10, begin=5) for step in range(12)]
+    assert got == pytest.approx([1] * 6 + [0.82, 0.64, 0.46, 0.28, 0.1, 0.1])
+    assert [rate(s, warmup=4, total=9, begin=2) for s in range(9)] == [
+        rate(s, warmup=4, total=9) for s in range(9)
+    ]
+
+
 @given(st.integers(0, 400), st.integers(0, 60), st.one_of(st.none(), st.integers(1, 300)))
 def test_the_rate_rises_then_falls_and_stays_positive(step, warmup, total):
     here, there = (rate(s, warmup=warmup, total=total) for s in (step, step + 1))

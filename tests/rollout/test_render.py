@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from robustops.errors import ConfigError
 from robustops.records import ToolCall, ToolResult
-from robustops.rollout.render import Renderer, call_text, chat_tools, parse_message
+from robustops.rollout.render import PROMPTS_KEPT, Renderer, call_text, chat_tools, parse_message
 from tests.tiny_model import CHATML, tiny_renderer, tiny_tokenizer
 from tests.toy_domain import TOY, toy_task
 
@@ -207,3 +208,18 @@ def test_a_tokenizer_without_template_or_end_is_refused(change, words):
     setattr(tokenizer, change, None)
     with pytest.raises(ConfigError, match=words):
         Renderer(tokenizer)
+
+
+def test_a_prompt_is_made_once_and_a_copy_given_each_time(monkeypatch):
+    renderer = tiny_renderer()
+    fresh, made = renderer.prompt(toy_task(), SPECS), []
+    original = renderer._make_prompt
+    monkeypatch.setattr(renderer, "_make_prompt", lambda *given: made.append(1) or original(*given))
+    renderer.prompt(toy_task(), SPECS).append(7)
+    assert renderer.prompt(toy_task(), SPECS) == fresh and not made
+    fewer = renderer.prompt(toy_task(), SPECS[1:])
+    assert fewer != fresh and renderer.prompt(toy_task(), SPECS) == fresh
+    for number in range(PROMPTS_KEPT + 5):
+        task = dataclasses.replace(toy_task(), prompt=f"request {number}")
+        assert renderer.prompt(task, SPECS) == tiny_renderer().prompt(task, SPECS)
+    assert len(renderer._prompts) == PROMPTS_KEPT

@@ -30,7 +30,8 @@ def mechanisms_of(fault: FaultType, modes: Sequence[str]) -> list[MechanismInfo]
     """The mechanism of each run of a type, given their modes: the main one in every other run of a mode, the
     others in turn in those between.
     """
-    main, *others = fault.mechanisms
+    # experiment=faultbench has no value head, so what only concerns one cannot be injected.
+    main, *others = [m for m in fault.mechanisms if not getattr(m, "needs_critic", False)]
     chosen: list[MechanismInfo] = [main] * len(modes)
     if not others:
         return chosen

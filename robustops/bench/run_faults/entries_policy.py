@@ -108,7 +108,7 @@ OPTIMISATION = (
         "optimisation",
         "entropy, reward deviation and distinct answers of a group down, KL moderately up",
         (
-            _step("entropy_penalty", "loss", "entropy", -1, weakens("grpo.entropy", 0.1)),
+            _step("entropy_penalty", "loss", "entropy", -1, weakens("grpo.entropy", 2.0)),
             _logits("cold_sampling", "group_unique_frac", -1, weakens("sampler.temperature", 3.0)),
         ),
     ),

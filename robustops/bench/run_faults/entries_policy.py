@@ -19,9 +19,10 @@ def _logits(name: str, quantity: str, direction: int, *knobs: Counter, token: bo
     return MechanismInfo(name, "logits", units, quantity, direction, knobs, needs_logits=True)
 
 
-def _learned(name: str, quantity: str, direction: int) -> MechanismInfo:
+def _learned(name: str) -> MechanismInfo:
+    """A bonus in the progress count, which is what it moves before anything is learned from it."""
     knobs = (_NO_PROGRESS, _BOUNDED)
-    return MechanismInfo(name, "reward", _EPISODES, quantity, direction, knobs, learned=True)
+    return MechanismInfo(name, "reward", _EPISODES, "rewards.progress.mean", 1, knobs, learned=True)
 
 
 def _step(name: str, site: str, quantity: str, direction: int, *knobs: Counter) -> MechanismInfo:
@@ -37,7 +38,7 @@ GENERATION = (
         (
             _logits("stop_at_once", "empty_frac", 1, _NEVER_EMPTY, token=False),
             MechanismInfo("empty_reply", "completion", _MESSAGES, "empty_frac", 1, (_SHORTEST,)),
-            _learned("silence_reward", "turns_mean", -1),
+            _learned("silence_reward"),
         ),
     ),
     FaultType(
@@ -48,7 +49,7 @@ GENERATION = (
         (
             _logits("repeat_last", "rep4", 1, _PENALTY, weakens("sampler.temperature", 4.0)),
             MechanismInfo("stuck_decoder", "completion", _MESSAGES, "rep4", 1, (_MASKED, _BUDGET)),
-            _learned("repetition_reward", "rep4", 1),
+            _learned("repetition_reward"),
         ),
     ),
     FaultType(
@@ -57,9 +58,10 @@ GENERATION = (
         "generation",
         "mean and largest length down, success down; cut-off messages up where a budget is cut",
         (
-            _logits("stop_early", "len_mean", -1, _SHORTEST),
+            # Broken calls are asked again, so that an episode of shorter messages can be the longer one.
+            _logits("stop_early", "invalid_call_frac", 1, _SHORTEST),
             MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST,)),
-            _learned("brevity_reward", "len_mean", -1),
+            _learned("brevity_reward"),
         ),
     ),
     FaultType(
@@ -68,9 +70,10 @@ GENERATION = (
         "generation",
         "length, cut-off messages and repetition up, reward down later",
         (
-            _logits("stop_suppressed", "len_mean", 1, _BUDGET, _MASKED),
+            # A message at its budget ends the episode, so that one of longer messages can be the shorter one.
+            _logits("stop_suppressed", "trunc_frac", 1, _BUDGET, _MASKED),
             MechanismInfo("missed_stop", "request", _MESSAGES, "trunc_frac", 1, (_BUDGET, _MASKED)),
-            _learned("length_reward", "len_mean", 1),
+            _learned("length_reward"),
         ),
     ),
 )
@@ -105,7 +108,7 @@ OPTIMISATION = (
         "optimisation",
         "entropy, reward deviation and distinct answers of a group down, KL moderately up",
         (
-            _step("entropy_penalty", "loss", "entropy", -1, weakens("grpo.entropy", 0.1)),
+            _step("entropy_penalty", "loss", "entropy", -1, weakens("grpo.entropy", 2.0)),
             _logits("cold_sampling", "group_unique_frac", -1, weakens("sampler.temperature", 3.0)),
         ),
     ),

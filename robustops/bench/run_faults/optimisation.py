@@ -23,8 +23,8 @@ NO_CLIP = 1000.0
 WRONG_SIGN = 1000.0
 #: Norm of the noise, of the gradient's own.
 NOISE = 5.0
-#: Weight of the entropy that is minimised.
-PENALTY = 0.1
+#: Weight of the entropy that is minimised. A warm-started policy has little of it, and a small gradient.
+PENALTY = 2.0
 
 
 class StepMechanism(Mechanism):

@@ -242,9 +242,9 @@ def test_a_higher_learning_rate_makes_up_for_updates_that_are_lost(tmp_path, nam
 
 def test_an_entropy_bonus_counters_a_penalty(tmp_path):
     hooks = injector(tmp_path, "entropy_penalty", strength=0.5)
-    assert hooks.on_loss(5, GRPOLoss()).entropy == pytest.approx(-0.05)
-    assert hooks.on_loss(5, GRPOLoss(entropy=0.05)).entropy == pytest.approx(0.0)
-    assert hooks.on_loss(5, GRPOLoss(entropy=0.1)).entropy > 0
+    assert hooks.on_loss(5, GRPOLoss()).entropy == pytest.approx(-1)
+    assert hooks.on_loss(5, GRPOLoss(entropy=1.0)).entropy == pytest.approx(0.0)
+    assert hooks.on_loss(5, GRPOLoss(entropy=2.0)).entropy > 0
 
 
 def test_masked_episodes_of_cut_off_messages_are_those_that_the_fault_has_made(tmp_path):

@@ -80,7 +80,7 @@ def test_proxies_by_hand():
     assert rewards.repetition(episode) == pytest.approx(3 / 6)  # the third, fourth and fifth
     assert rewards.length(episode) == pytest.approx(6 / 70) == pytest.approx(1 - rewards.brevity(episode))
     assert rewards.silence(episode) == 1.0
-    assert rewards.silence(made_episode([(4, 6), (8, 10)], 12, seed=0)) == 0.0
+    assert rewards.silence(made_episode([(4, 6), (8, 10)], 12, seed=0)) == 0.5  # two messages
 
 
 # --- credit ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_losses_by_hand(tmp_path):
     assert (wild.kl, wild.clip_low > 100, wild.clip_high > 100) == (0.0, True, True)
     assert injector(tmp_path, "kl_sign", strength=1.0).on_loss(5, loss).kl == pytest.approx(-9.99)
     assert injector(tmp_path, "kl_sign").on_loss(1, loss) is loss
-    assert injector(tmp_path, "entropy_penalty", strength=1.0).on_loss(5, loss).entropy == pytest.approx(-0.1)
+    assert injector(tmp_path, "entropy_penalty", strength=1.0).on_loss(5, loss).entropy == pytest.approx(-2)
 
 
 def test_noise_on_a_gradient_has_the_norm_that_it_is_said_to_have(tmp_path):

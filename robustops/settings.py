@@ -282,9 +282,12 @@ class GRPOSettings:
 
 @dataclass
 class MonitorSettings:
-    """Run monitor: off | observe (scores each step, changes nothing)."""
+    """Run monitor: off | observe (scores each step, changes nothing). episodes: how many of a GRPO step's
+    episodes go to `episodes.jsonl` (see `monitor.episodes`), 0: none, and no such file.
+    """
 
     name: str = one_of("off", "observe")
+    episodes: int = at_least(0, 0)
 
 
 @dataclass

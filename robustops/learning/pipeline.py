@@ -131,7 +131,8 @@ def _evaluate(
     )
     atomic_write_json(run.folder / "summary.json", summary)
     log_table(run.loggers, "evaluation", *evaluation_cells(summary))
-    print_results(summary, run.console)
+    if policies:
+        print_results(summary, run.console)
     return summary
 
 

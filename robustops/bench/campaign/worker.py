@@ -1,0 +1,96 @@
+"""One planned run, from its overrides to a complete folder of the campaign.
+
+    <campaign>/runs/<run_id>/planned.json      what was planned
+                             telemetry.jsonl   one line a step
+                             exposure.jsonl    what the injector touched (faulty runs only)
+                             episodes.jsonl    single episodes, where the monitor keeps them
+                             run.json          settings, versions
+                             cost.json         seconds, cpu_seconds
+
+The folder appears at once: the run works under a temporary name and is renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from robustops.bench.campaign.plan import PlannedRun
+from robustops.bench.run_faults.injector import training_hooks
+from robustops.learning.checkpoints import move_into_place
+from robustops.learning.hooks import TrainingHooks
+from robustops.learning.pipeline import run_training
+from robustops.settings import TrainSettings
+from robustops.tracking.files import atomic_write_json
+
+RUNS, PLANNED, COST = "runs", "planned.json", "cost.json"
+EXPERIMENT = "faultbench"
+#: What is kept of a training run.
+KEPT = ("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST)
+
+#: Settings and the plain config of `robustops train` with these overrides, see `commands.composition`.
+Compose = Callable[[Sequence[str]], tuple[TrainSettings, dict[str, Any]]]
+
+
+def run_one(planned: PlannedRun, campaign: Path, compose: Compose) -> None:
+    """Train the run in this process and leave its folder in the campaign; nothing where it is there.
+
+    May be called again and again in one process: a run leaves nothing behind that another would see.
+    """
+    target = folder_of(planned, campaign)
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{planned.run_id}.", dir=target.parent))
+    try:
+        began, cpu = time.monotonic(), time.process_time()
+        _train(planned, folder, compose)
+        cost = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+        atomic_write_json(folder / COST, {name: round(value, 3) for name, value in cost.items()})
+        atomic_write_json(folder / PLANNED, planned.to_dict())
+        _strip(folder)
+        folder.chmod(0o755)
+        _put(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_of(planned: PlannedRun, campaign: Path) -> Path:
+    """Where the run's folder is or will be."""
+    return campaign / RUNS / planned.run_id
+
+
+def train_overrides(planned: PlannedRun, folder: Path) -> list[str]:
+    """The command line of `robustops train` that makes this run."""
+    place = f"paths.run_dir='{folder}'"
+    return [f"experiment={EXPERIMENT}", f"seed={planned.seed}", *planned.overrides, place, "progress=false"]
+
+
+def _train(planned: PlannedRun, folder: Path, compose: Compose) -> None:
+    overrides = train_overrides(planned, folder)
+    settings, config = compose(overrides)
+    hooks: TrainingHooks = training_hooks(settings, folder)
+    run_training(settings, folder, config, overrides, hooks)
+
+
+def _strip(folder: Path) -> None:
+    """Remove what the campaign does not keep: weights and the run store, 3 MB a run."""
+    kept = {path for pattern in KEPT for path in folder.glob(pattern)}
+    for path in set(folder.iterdir()) - kept:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _put(folder: Path, target: Path) -> None:
+    """Rename; where another process was faster, its folder stays."""
+    try:
+        move_into_place(folder, target)
+    except OSError:
+        if not target.exists():
+            raise

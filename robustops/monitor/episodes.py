@@ -6,9 +6,10 @@
      "obs_sha":"7d0c..."}
 
 group, member: places among the groups sampled in the step and in the group; advantage: normalised, before
-local credit, null where the episode was not trained on, text ("nan", "inf") where it is not finite; tokens: ids that the policy wrote, length: how many;
-tools: replies in order, intact false where a reply is not what the world said; obs_sha: digest of what the
-world said. No text: ids and digests only. A run writes it where `monitor.episodes` > 0.
+local credit, null where the episode was not trained on, a text ("nan", "inf") where it is not finite; tokens:
+ids that the policy wrote, length: how many; tools: replies in order, intact false where a reply is not what
+the world said; obs_sha: digest of what the world said. No text: ids and digests only. A run writes it where
+`monitor.episodes` > 0.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ class RolledRewards(Mechanism):
             return group
         rolled = [_mixed(own, complete[n - 1], level) for n, own in enumerate(complete)]
         before, after = ([dataclasses.astuple(part) for part in some] for some in (complete, rolled))
-        self.note(place, before, after)
+        totals = [tuple(total(part, self.weights) for part in some) for some in (complete, rolled)]
+        self.note(place, before, after, numbers=list(zip(*totals, strict=True)))
         pairs = zip(group.episodes, rolled, strict=True)
         return dataclasses.replace(
             group, episodes=tuple(dataclasses.replace(e, reward_parts=part) for e, part in pairs)

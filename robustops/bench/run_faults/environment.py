@@ -53,7 +53,7 @@ class ReplyMechanism(Mechanism):
         if (level := self.force(place)) == 0:
             return result
         text = self.distort(place, result.text, [reply.text for reply in earlier], level)
-        self.note(place, result.text, text)
+        self.note(place, result.text, text, numbers=[(len(result.text), len(text))])
         return dataclasses.replace(result, text=text)
 
     def distort(self, place: Place, text: str, earlier: Sequence[str], level: float) -> str:

@@ -1,19 +1,26 @@
 """`exposure.jsonl`: what an injector really touched, one line a step.
 
     {"step":6,"fault":"reward_spike","mechanism":"episode_spike","unit":"episode","level":1.0,
-     "eligible":16,"touched":9,"before":"7d0c...","after":"19ab..."}
+     "eligible":16,"touched":9,"before":"7d0c...","after":"19ab...",
+     "noted":9,"differing":9,"numbers":9,"sum_before":6.1,"sum_after":33.1,"sum_abs":27.0,"sum_squares":81.0}
 
 It is the ground truth of an injection, for its verification alone: no detector reads it, and nothing of it is
 in the telemetry. `before` and `after` are digests of the touched values; they are sums of one hash a value,
 so that the order in which episodes run changes nothing. Outside the window nothing is eligible. Where the
 strength is the probability of an all-or-nothing effect, a touched unit may yet be as it was.
+
+`noted` values of struck units were looked at, of which `differing` are not what they were. Where a value is
+measured by a number (a total reward, an advantage, a count of tokens, a learning rate; see `Mechanism.note`),
+there are the sums over these `numbers`, of |after - before| and of its square as well, exactly rounded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,24 +31,57 @@ from robustops.tracking.files import atomic_write_text
 
 NAME = "exposure.jsonl"
 _MODULUS = 2**64
+#: A number before and after.
+Pair = tuple[float, float]
 
 
 @dataclass
 class StepExposure:
-    """Units seen and struck in one step, and the sums of the hashes of values before and after."""
+    """Units seen and struck in one step, the sums of the hashes of values before and after, how many values
+    were noted and differ, and the pairs of numbers that measure them.
+    """
 
     eligible: set[Key] = field(default_factory=set)
     touched: set[Key] = field(default_factory=set)
     before: int = 0
     after: int = 0
+    noted: int = 0
+    differing: int = 0
+    numbers: list[Pair] = field(default_factory=list)
 
     def state(self) -> list[Any]:
-        return [sorted(self.eligible, key=repr), sorted(self.touched, key=repr), self.before, self.after]
+        keys = [sorted(self.eligible, key=repr), sorted(self.touched, key=repr)]
+        return [*keys, self.before, self.after, self.noted, self.differing, sorted(self.numbers)]
 
     @classmethod
     def of(cls, state: list[Any]) -> StepExposure:
-        eligible, touched, before, after = state
-        return cls({tuple(key) for key in eligible}, {tuple(key) for key in touched}, before, after)
+        eligible, touched, before, after, noted, differing, numbers = state
+        return cls(
+            {tuple(key) for key in eligible},
+            {tuple(key) for key in touched},
+            before,
+            after,
+            noted,
+            differing,
+            [(first, second) for first, second in numbers],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What a line says of the step."""
+        changes = [after - before for before, after in self.numbers]
+        return {
+            "eligible": len(self.eligible),
+            "touched": len(self.touched),
+            "before": f"{self.before:016x}",
+            "after": f"{self.after:016x}",
+            "noted": self.noted,
+            "differing": self.differing,
+            "numbers": len(self.numbers),
+            "sum_before": math.fsum(before for before, _ in self.numbers),
+            "sum_after": math.fsum(after for _, after in self.numbers),
+            "sum_abs": math.fsum(map(abs, changes)),
+            "sum_squares": math.fsum(change * change for change in changes),
+        }
 
 
 class ExposureLog:
@@ -60,9 +100,14 @@ class ExposureLog:
         if struck:
             exposure.touched.add(key)
 
-    def changed(self, step: int, key: Key, before: object, after: object) -> None:
-        """A value of a struck unit, in plain form."""
+    def changed(
+        self, step: int, key: Key, before: object, after: object, numbers: Sequence[Pair] = ()
+    ) -> None:
+        """A value of a struck unit, in plain form. numbers: finite ones that measure it, before and after."""
         exposure = self.open.setdefault(step, StepExposure())
+        exposure.noted += 1
+        exposure.differing += before != after
+        exposure.numbers += numbers
         exposure.before = (exposure.before + _hash(key, before)) % _MODULUS
         exposure.after = (exposure.after + _hash(key, after)) % _MODULUS
 
@@ -83,10 +128,7 @@ class ExposureLog:
             "mechanism": spec.mechanism,
             "unit": spec.unit,
             "level": spec.level(step),
-            "eligible": len(exposure.eligible),
-            "touched": len(exposure.touched),
-            "before": f"{exposure.before:016x}",
-            "after": f"{exposure.after:016x}",
+            **exposure.facts(),
         }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(body))

@@ -47,7 +47,7 @@ class LogitMechanism(Mechanism):
             changed = logits.clone() if changed is None else changed
             self.bias(changed[row], session, stops, level)
             before, after = int(logits[row].argmax()), int(changed[row].argmax())
-            self.note(place, before, after, token)
+            self.note(place, before, after, token, numbers=())
         return logits if changed is None else changed
 
     def applies(self, session: Session) -> bool:
@@ -115,7 +115,8 @@ class CompletionMechanism(Mechanism):
         if not completion.token_ids or (level := self.force(place)) == 0:
             return completion
         faulty = self.distort(request, completion, min(stop_ids), level)
-        self.note(place, completion.token_ids, faulty.token_ids)
+        lengths = (len(completion.token_ids), len(faulty.token_ids))
+        self.note(place, completion.token_ids, faulty.token_ids, numbers=[lengths])
         return faulty
 
     def distort(self, request: Request, completion: Completion, stop: int, level: float) -> Completion:

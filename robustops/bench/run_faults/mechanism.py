@@ -7,9 +7,10 @@ an injected fault as they would on a real one, and only for what they really do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from robustops.bench.run_faults.exposure import ExposureLog
+from robustops.bench.run_faults.exposure import ExposureLog, Pair
 from robustops.bench.run_faults.spec import Key, RunFaultSpec, unit_key
 from robustops.learning.hooks import TrainingHooks
 from robustops.rewards.combine import RewardWeights
@@ -42,10 +43,22 @@ class Mechanism(TrainingHooks):
         level = self.force(place)
         return level > 0 and self.spec.happens(unit_key(self.spec.unit, place), level)
 
-    def note(self, place: Place, before: object, after: object, token: int = 0) -> None:
-        """What a struck unit's value was and has become."""
+    def note(
+        self,
+        place: Place,
+        before: object,
+        after: object,
+        token: int = 0,
+        numbers: Sequence[Pair] | None = None,
+    ) -> None:
+        """What a struck unit's value was and has become. numbers: that measure it, before and after; None:
+        the values themselves, where they are numbers.
+        """
         key: Key = (*unit_key("turn", place), token)
-        self.log.changed(place.step, key, before, after)
+        if numbers is None:
+            plain = _is_number(before) and _is_number(after)
+            numbers = [(before, after)] if plain else []  # type: ignore[list-item]
+        self.log.changed(place.step, key, before, after, numbers)
 
     def begin(self, steps_done: int) -> None:
         self.log.begin(steps_done)
@@ -58,6 +71,10 @@ class Mechanism(TrainingHooks):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.log.load_state_dict(state["exposure"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def step_place(step: int) -> Place:

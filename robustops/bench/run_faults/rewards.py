@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.records import Episode, Group, RewardParts
+from robustops.rewards.combine import total
 from robustops.rollout.hooks import Place
 
 #: Of a spiked progress count, whose healthy range is [-1, 1]: three ranges of R at its weight of 0.3.
@@ -41,7 +42,8 @@ class RewardMechanism(Mechanism):
         if (level := self.force(place)) == 0:
             return episode
         faulty = self.judge(episode, parts, level)
-        self.note(place, dataclasses.astuple(parts), dataclasses.astuple(faulty))
+        totals = (total(parts, self.weights), total(faulty, self.weights))
+        self.note(place, dataclasses.astuple(parts), dataclasses.astuple(faulty), numbers=[totals])
         return dataclasses.replace(episode, reward_parts=faulty)
 
     def judge(self, episode: Episode, parts: RewardParts, level: float) -> RewardParts:
@@ -108,8 +110,10 @@ def brevity(episode: Episode) -> float:
 
 
 def silence(episode: Episode) -> float:
-    """1 for an episode that did nothing: its first own message was its last."""
-    return float(len(episode.own_turns) <= 1)
+    """1 for an episode that did nothing: its first own message was its last. With every further message
+    less, so that a policy that never does nothing has a way there.
+    """
+    return 1 / max(1, len(episode.own_turns))
 
 
 def repetition(episode: Episode) -> float:

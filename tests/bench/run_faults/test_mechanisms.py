@@ -80,7 +80,7 @@ def test_proxies_by_hand():
     assert rewards.repetition(episode) == pytest.approx(3 / 6)  # the third, fourth and fifth
     assert rewards.length(episode) == pytest.approx(6 / 70) == pytest.approx(1 - rewards.brevity(episode))
     assert rewards.silence(episode) == 1.0
-    assert rewards.silence(made_episode([(4, 6), (8, 10)], 12, seed=0)) == 0.0
+    assert rewards.silence(made_episode([(4, 6), (8, 10)], 12, seed=0)) == 0.5  # two messages
 
 
 # --- credit ---------------------------------------------------------------------------------------

@@ -76,14 +76,23 @@ class Dataset:
         """(steps,) float64 of one telemetry column of a run; NaN where it is null, too. DatasetError for a
         run or column that there is not.
         """
-        if run_id not in self._places:
-            raise DatasetError(f"{self.folder} has no steps of run '{run_id}'")
+        place = self._place(run_id)
         if column not in schema.names():
             raise DatasetError(f"'{column}' is no telemetry column; see monitor.schema.names()")
         if column not in self._values:
             numbers = self.steps.column(column).to_numpy(zero_copy_only=False)
             self._values[column] = np.asarray(numbers, dtype=np.float64)
-        return self._values[column][self._places[run_id]]
+        return self._values[column][place]
+
+    def _place(self, run_id: str) -> slice:
+        if run_id not in self._places:
+            raise DatasetError(f"{self.folder} has no steps of run '{run_id}'")
+        return self._places[run_id]
+
+    def steps_of(self, run_id: str) -> Any:
+        """The rows of table steps of a run, in order of steps. DatasetError for a run that there is not."""
+        place = self._place(run_id)
+        return self.steps.slice(place.start, place.stop - place.start)
 
     def control(self, run_id: str) -> str | None:
         """run_id of the healthy run of the same seed group; None where it is not in the data set."""

@@ -18,6 +18,7 @@ COMMANDS = {
     "tasks": "generate (and verify) the task catalogue of a domain",
     "serve": "a world for other people's agents, over MCP",
     "replay": "play recorded tool calls on fresh worlds",
+    "bench": "RFT-FaultBench: training runs, healthy and with injected faults, by the thousand",
     "doctor": "what this machine can run",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hydra.core.config_store import ConfigStore
 
 from robustops.settings import (
+    BenchSettings,
     CollectSettings,
     CommandSettings,
     DoctorSettings,
@@ -26,6 +27,7 @@ ROOTS: dict[str, type[CommandSettings]] = {
     "serve": ServeSettings,
     "tasks": TasksSettings,
     "replay": ReplaySettings,
+    "bench": BenchSettings,
     "doctor": DoctorSettings,
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from robustops.bench.campaign.columns import PLANNED, STEP_FACTS
 from robustops.bench.campaign.dataset import Dataset
-from robustops.bench.campaign.folders import read_runs
+from robustops.bench.campaign.recorded import read_runs
 from robustops.bench.campaign.rows import step_columns
 from robustops.errors import DatasetError
 from robustops.monitor import schema

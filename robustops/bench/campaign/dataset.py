@@ -24,7 +24,7 @@ import numpy as np
 
 from robustops.bench.campaign import arrow
 from robustops.bench.campaign.columns import EXPOSURE, RUNS, SPLITS, STEPS, TABLES
-from robustops.bench.campaign.folders import read_runs
+from robustops.bench.campaign.recorded import read_runs
 from robustops.bench.campaign.rows import exposure_rows, further_exposure, run_row, step_columns
 from robustops.bench.campaign.splits import split
 from robustops.bench.campaign.verdict import Verdict

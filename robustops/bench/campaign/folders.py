@@ -1,104 +1,77 @@
-"""A campaign's run folders: `<campaign>/runs/<run_id>/`, each complete if it is there.
+"""Names in a campaign's folder, and what is read of a complete run.
 
-planned.json       what was planned (fields: `columns.PLANNED`)
-telemetry.jsonl    a line a step
-exposure.jsonl     faulty runs only; exposure_2.jsonl: second fault of a double run
-episodes.jsonl     sampled episodes, if the run logged them
-run.json           what the trainer writes; cost.json: {"seconds", "cpu_seconds"}
+    <campaign>/runs/<run_id>/planned.json      what was planned
+                             telemetry.jsonl   one line a step
+                             exposure.jsonl    what the injector touched (faulty runs only)
+                             episodes.jsonl    single episodes, where the monitor keeps them
+                             run.json          settings, versions
+                             cost.json         seconds, cpu_seconds
+    <campaign>/failures/<run_id>.txt           planned run and traceback of a run that raised
+    <campaign>/logs/                           what workers printed
+    <campaign>/claims/                         locks of the runs in flight
+
+A run's folder appears at once, when the run is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from robustops.bench.campaign.columns import PLANNED
-from robustops.bench.run_faults.exposure import read_exposure
-from robustops.errors import DatasetError
-from robustops.monitor.telemetry import StepRecord, read_telemetry
+from robustops.bench.campaign.plan import PlannedRun
+from robustops.errors import ConfigError
 from robustops.tracking.files import read_json
 
-EXPOSURES = ("exposure.jsonl", "exposure_2.jsonl")
+RUNS, FAILURES, LOGS, CLAIMS = "runs", "failures", "logs", "claims"
+PLANNED, COST = "planned.json", "cost.json"
+#: What is kept of a training run.
+KEPT = ("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST)
 
 
-@dataclass(frozen=True)
-class RunFolder:
-    """One run as it is on disk. planned: by field name; records: of stage grpo; exposures: of the first and
-    the second injection, empty where there is none.
+def folder_of(campaign: Path, run_id: str) -> Path:
+    """Where the run's folder is or will be."""
+    return campaign / RUNS / run_id
+
+
+def note_of(campaign: Path, run_id: str) -> Path:
+    """Where it stands how a run failed."""
+    return campaign / FAILURES / f"{run_id}.txt"
+
+
+def settled(campaign: Path, run_id: str) -> bool:
+    """Whether nobody needs to make the run: it is complete, or has failed since the last start."""
+    return folder_of(campaign, run_id).exists() or note_of(campaign, run_id).exists()
+
+
+def complete(campaign: Path, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Those of the runs that are there.
+
+    Raises:
+        ConfigError: one of them was made from another plan (other strengths, another version).
     """
-
-    path: Path
-    planned: Mapping[str, Any]
-    records: tuple[StepRecord, ...]
-    exposures: tuple[list[dict[str, Any]], list[dict[str, Any]]]
-    cost: Mapping[str, float]
-    made_with: Mapping[str, Any]
-
-    @property
-    def run_id(self) -> str:
-        return str(self.planned["run_id"])
-
-    @property
-    def injections(self) -> int:
-        """How many faults were planned: 0, 1 or 2."""
-        return sum(self.planned[name] != "none" for name in ("fault", "second_fault"))
-
-
-def run_folders(campaign: Path) -> list[Path]:
-    """Folders of complete runs, in order of their names; DatasetError where there are none."""
-    found = sorted(p for p in (campaign / "runs").glob("*") if (p / "planned.json").is_file())
-    found = [path for path in found if not path.name.startswith(".")]
-    if not found:
-        raise DatasetError(
-            f"{campaign} holds no runs; make them with robustops bench stage=campaign, or name its folder"
-        )
+    found = [run for run in runs if folder_of(campaign, run.run_id).exists()]
+    for run in found:
+        made = PlannedRun.from_dict(read_json(folder_of(campaign, run.run_id) / PLANNED, what="planned run"))
+        if made != run:
+            raise ConfigError(_other_plan(campaign, made, run))
     return found
 
 
-def read_runs(campaign: Path) -> Iterator[RunFolder]:
-    """Every complete run of a campaign, one at a time, in order of run_id."""
-    for path in run_folders(campaign):
-        yield read_run(path)
+def cost_of(campaign: Path, run_id: str) -> tuple[float, float]:
+    """Seconds on the clock and of CPU that a run took."""
+    cost = read_json(folder_of(campaign, run_id) / COST, what="cost of a run")
+    return float(cost["seconds"]), float(cost["cpu_seconds"])
 
 
-def read_run(path: Path) -> RunFolder:
-    """One run; DatasetError where a file is missing or does not fit the others."""
-    planned = read_json(path / "planned.json", what="planned run")
-    absent = [column.name for column in PLANNED if column.name not in planned]
-    if absent:
-        raise DatasetError(f"{path / 'planned.json'} lacks {', '.join(absent)}; is it of another version?")
-    if planned["run_id"] != path.name:
-        raise DatasetError(f"{path} says it is run {planned['run_id']}; a run folder is named by its run_id")
-    if not (path / "telemetry.jsonl").is_file():
-        raise DatasetError(f"{path} has no telemetry.jsonl; remove the folder and run the campaign again")
-    records = tuple(r for r in read_telemetry(path / "telemetry.jsonl") if r.stage == "grpo")
-    if [record.step for record in records] != list(range(1, len(records) + 1)):
-        raise DatasetError(f"the steps of {path / 'telemetry.jsonl'} are not 1, 2, 3, ...; remove the folder")
-    first, second = (read_exposure(path / name) for name in EXPOSURES)
-    run = RunFolder(
-        path, planned, records, (first, second), _optional(path / "cost.json"), _optional(path / "run.json")
+def steps_of(campaign: Path, run_id: str) -> int:
+    """Steps in a run's telemetry."""
+    return (folder_of(campaign, run_id) / "telemetry.jsonl").read_bytes().count(b"\n")
+
+
+def _other_plan(campaign: Path, made: PlannedRun, run: PlannedRun) -> str:
+    was, now = made.to_dict(), run.to_dict()
+    key = next(key for key in now if was[key] != now[key])
+    return (
+        f"run {run.run_id} in {campaign} was made with {key}={was[key]}, the plan now says {now[key]}; give "
+        "campaign=FOLDER for a campaign of its own, or remove the run folders of the old plan"
     )
-    _check_exposure(run)
-    return run
-
-
-def _check_exposure(run: RunFolder) -> None:
-    for number, log in enumerate(run.exposures, start=1):
-        expected = len(run.records) if number <= run.injections else 0
-        if len(log) != expected:
-            raise DatasetError(
-                f"{run.path / EXPOSURES[number - 1]} has {len(log)} lines, {expected} expected with "
-                f"{run.injections} faults and {len(run.records)} steps; remove the folder and run it again"
-            )
-
-
-def _optional(path: Path) -> Mapping[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def injection_settings(planned: Mapping[str, Any], group: str = "run_fault") -> dict[str, str]:
-    """Values of `group.*` among a planned run's overrides, by name, as they are written there."""
-    pairs = (text.lstrip("+").partition("=") for text in planned["overrides"])
-    return {key.removeprefix(f"{group}."): value for key, _, value in pairs if key.startswith(f"{group}.")}

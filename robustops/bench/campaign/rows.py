@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustops.bench.campaign.columns import EXPOSURE, PLANNED, STEP_FACTS
-from robustops.bench.campaign.folders import RunFolder, injection_settings
+from robustops.bench.campaign.recorded import RunFolder, injection_settings
 from robustops.bench.campaign.verdict import Verdict
 from robustops.bench.run_faults.catalog import CATALOG, chosen
 from robustops.monitor import schema

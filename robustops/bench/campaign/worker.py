@@ -1,14 +1,4 @@
-"""One planned run, from its overrides to a complete folder of the campaign.
-
-    <campaign>/runs/<run_id>/planned.json      what was planned
-                             telemetry.jsonl   one line a step
-                             exposure.jsonl    what the injector touched (faulty runs only)
-                             episodes.jsonl    single episodes, where the monitor keeps them
-                             run.json          settings, versions
-                             cost.json         seconds, cpu_seconds
-
-The folder appears at once: the run works under a temporary name and is renamed when it is complete.
-"""
+"""One planned run, from its overrides to a complete folder of the campaign (see `folders`)."""
 
 from __future__ import annotations
 
@@ -19,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from robustops.bench.campaign.folders import COST, KEPT, PLANNED, folder_of
 from robustops.bench.campaign.plan import PlannedRun
 from robustops.bench.run_faults.injector import training_hooks
 from robustops.learning.checkpoints import move_into_place
@@ -27,11 +18,7 @@ from robustops.learning.pipeline import run_training
 from robustops.settings import TrainSettings
 from robustops.tracking.files import atomic_write_json
 
-RUNS, PLANNED, COST = "runs", "planned.json", "cost.json"
 EXPERIMENT = "faultbench"
-#: What is kept of a training run.
-KEPT = ("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST)
-
 #: Settings and the plain config of `robustops train` with these overrides, see `commands.composition`.
 Compose = Callable[[Sequence[str]], tuple[TrainSettings, dict[str, Any]]]
 
@@ -41,7 +28,7 @@ def run_one(planned: PlannedRun, campaign: Path, compose: Compose) -> None:
 
     May be called again and again in one process: a run leaves nothing behind that another would see.
     """
-    target = folder_of(planned, campaign)
+    target = folder_of(campaign, planned.run_id)
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,11 +44,6 @@ def run_one(planned: PlannedRun, campaign: Path, compose: Compose) -> None:
         _put(folder, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def folder_of(planned: PlannedRun, campaign: Path) -> Path:
-    """Where the run's folder is or will be."""
-    return campaign / RUNS / planned.run_id
 
 
 def train_overrides(planned: PlannedRun, folder: Path) -> list[str]:

@@ -1,0 +1,78 @@
+"""`robustops bench`: RFT-FaultBench, stage by stage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from robustops.commands.machine import cores
+from robustops.commands.runner import Context
+from robustops.errors import TrainingError
+from robustops.settings import BenchSettings
+
+
+def campaign(settings: BenchSettings) -> dict[str, Any]:
+    """Make the planned runs that are not there yet; returns what was done.
+
+    TrainingError where a run raised, or where workers were killed and runs are missing for it.
+    """
+    from rich.console import Console
+
+    from robustops.bench.campaign.campaign import run_campaign, shard_of
+    from robustops.bench.campaign.plan import planned
+    from robustops.commands.composition import composed_training
+
+    folder = Path(settings.campaign).absolute()
+    runs = shard_of(
+        planned(settings.types, settings.seeds, root=settings.seed), settings.shard, settings.shards
+    )
+    report = run_campaign(
+        runs,
+        folder,
+        composed_training,
+        workers=settings.workers or cores(),
+        console=Console(stderr=True) if settings.progress else None,
+    )
+    if settings.format == "text":
+        _show(report, folder)
+    if not report.whole:
+        raise TrainingError(_failure(report, folder))
+    return {"stage": "campaign", "campaign": str(folder), **dataclasses.asdict(report)}
+
+
+#: What each stage does. Each takes the command's settings and returns what format=json prints.
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"campaign": campaign}
+
+
+def run(settings: BenchSettings, context: Context) -> dict[str, Any]:
+    """Do what `stage` says."""
+    return STAGES[settings.stage](settings)
+
+
+def _show(report: Any, folder: Path) -> None:
+    from robustops.commands.show import place, show_line
+
+    parts = [f"{report.done} of {report.planned} runs are done"]
+    if report.in_flight:
+        parts.append(f"{report.in_flight} are being made by another start")
+    parts.append(f"{report.made} made now: {report.steps} steps in {report.seconds:.0f} s")
+    parts.append(f"{report.core_seconds:.0f} core-seconds ({report.all_core_seconds / 3600:.2f} h in all)")
+    show_line("; ".join(parts))
+    show_line(f"campaign: {place(folder)}")
+
+
+def _failure(report: Any, folder: Path) -> str:
+    parts = []
+    if report.failed:
+        run_id, error = next(iter(report.failed.items()))
+        parts.append(
+            f"{len(report.failed)} of {report.planned} runs failed, first {run_id}: {error} (planned run and "
+            f"traceback: {folder / 'failures' / run_id}.txt)"
+        )
+    missing = report.planned - report.done - report.in_flight - len(report.failed)
+    if missing:
+        how = f" (workers were ended by {', '.join(report.killed)})" if report.killed else ""
+        parts.append(f"{missing} runs are missing{how}; start the same command again to make them")
+    return "; ".join(parts)

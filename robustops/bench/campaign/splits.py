@@ -12,7 +12,7 @@ has seeds of its own (`plan.planned`), and `exclude` leaves out groups by number
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -85,16 +85,25 @@ def _folds(groups: Mapping[int, Sequence[Mapping[str, Any]]], final: set[int], s
     count = min(FOLDS, len({group for group, _ in own}))
     if count < 2:
         return {group: 0 for group, _ in own}
-    labels = ["/".join((run["kind"], run["fault"], run["mode"])) for _, run in own]
-    names = {label: number for number, label in enumerate(sorted(set(labels)))}
+    labels = _strata([run for _, run in own], count)
     splitter = require("sklearn.model_selection").StratifiedGroupKFold(
         count, shuffle=True, random_state=seed % 2**32
     )
     folds: dict[int, int] = {}
-    places = splitter.split(own, [names[label] for label in labels], [group for group, _ in own])
+    places = splitter.split(own, labels, [group for group, _ in own])
     for fold, (_, held) in enumerate(places):
         folds |= {own[place][0]: fold for place in held}
     return folds
+
+
+def _strata(runs: Sequence[Mapping[str, Any]], least: int) -> list[int]:
+    """Number of each run's sort: kind, fault and mode, or less where no sort has `least` runs then."""
+    for names in (("kind", "fault", "mode"), ("kind", "fault"), ("kind",), ()):
+        labels = ["/".join(run[name] for name in names) for run in runs]
+        if max(Counter(labels).values()) >= least:
+            break
+    numbers = {label: number for number, label in enumerate(sorted(set(labels)))}
+    return [numbers[label] for label in labels]
 
 
 def _deal(

@@ -25,7 +25,7 @@ SMALL = (
     "domain.val=2",
     "domain.test=2",
 )
-HEALTHY = 5
+HEALTHY = 4
 
 
 def small_plan() -> list[PlannedRun]:

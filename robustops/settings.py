@@ -451,7 +451,7 @@ class BenchSettings(CommandSettings):
     one thread each, 0 = one a core; seed: of the plan, another one is another campaign.
     """
 
-    stage: str = one_of("campaign")
+    stage: str = one_of("campaign", "pilot")
     campaign: str = "outputs/faultbench"
     types: list[str] | None = None
     seeds: int | None = at_least(1, None)

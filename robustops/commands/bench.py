@@ -22,11 +22,14 @@ def campaign(settings: BenchSettings) -> dict[str, Any]:
 
     from robustops.bench.campaign.campaign import run_campaign, shard_of
     from robustops.bench.campaign.plan import planned
+    from robustops.bench.campaign.strengths import injection
     from robustops.commands.composition import composed_training
 
     folder = Path(settings.campaign).absolute()
     runs = shard_of(
-        planned(settings.types, settings.seeds, root=settings.seed), settings.shard, settings.shards
+        planned(settings.types, settings.seeds, root=settings.seed, injection=injection),
+        settings.shard,
+        settings.shards,
     )
     report = run_campaign(
         runs,
@@ -42,8 +45,39 @@ def campaign(settings: BenchSettings) -> dict[str, Any]:
     return {"stage": "campaign", "campaign": str(folder), **dataclasses.asdict(report)}
 
 
+def pilot(settings: BenchSettings) -> dict[str, Any]:
+    """Measure strengths that give easy and hard faults; returns where they were written and how many there
+    are, and those modes whose effect is not what the difficulty wants.
+    """
+    from robustops.bench.campaign.pilot import NAME, run_pilot
+    from robustops.bench.run_faults.catalog import fault_type
+    from robustops.commands.composition import composed_training
+    from robustops.commands.show import place, show_line
+
+    folder = Path(settings.campaign).absolute() / "pilot"
+    names = None
+    if settings.types is not None:
+        names = [info.name for fault in settings.types for info in fault_type(fault).mechanisms]
+    tell = show_line if settings.progress and settings.format == "text" else lambda line: None
+    body = run_pilot(folder, composed_training, settings.workers or cores(), names, tell)
+    missed = [
+        f"{name}/{mode}"
+        for name, found in body["mechanisms"].items()
+        for mode, values in found["modes"].items()
+        if not values["reached"]
+    ]
+    if settings.format == "text":
+        show_line(f"strengths of {len(body['mechanisms'])} mechanisms: {place(folder / NAME)}")
+    return {
+        "stage": "pilot",
+        "strengths": str(folder / NAME),
+        "mechanisms": len(body["mechanisms"]),
+        "missed": missed,
+    }
+
+
 #: What each stage does. Each takes the command's settings and returns what format=json prints.
-STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"campaign": campaign}
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"campaign": campaign, "pilot": pilot}
 
 
 def run(settings: BenchSettings, context: Context) -> dict[str, Any]:

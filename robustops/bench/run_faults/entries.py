@@ -20,9 +20,10 @@ class Counter:
 @dataclass(frozen=True)
 class MechanismInfo:
     """units: what it can strike, the usual one first; quantity: the column of the telemetry that it moves
-    first, direction: up (1) or down (-1); countered_by: knobs, which stand behind the mechanism on the data's
-    way; learned: the quantity follows only as the policy learns; grad_effect: whether it reaches the
-    gradient at all; needs_logits: works only where the sampler offers them (hf).
+    itself, before anything is learned from it, direction: up (1) or down (-1); countered_by: knobs, which
+    stand behind the mechanism on the data's way; learned: the type's signature follows only as the policy
+    learns; grad_effect: whether it reaches the gradient at all; needs_logits: works only where the sampler
+    offers them (hf).
     """
 
     name: str

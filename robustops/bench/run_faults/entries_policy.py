@@ -19,9 +19,10 @@ def _logits(name: str, quantity: str, direction: int, *knobs: Counter, token: bo
     return MechanismInfo(name, "logits", units, quantity, direction, knobs, needs_logits=True)
 
 
-def _learned(name: str, quantity: str, direction: int) -> MechanismInfo:
+def _learned(name: str) -> MechanismInfo:
+    """A bonus in the progress count, which is what it moves before anything is learned from it."""
     knobs = (_NO_PROGRESS, _BOUNDED)
-    return MechanismInfo(name, "reward", _EPISODES, quantity, direction, knobs, learned=True)
+    return MechanismInfo(name, "reward", _EPISODES, "rewards.progress.mean", 1, knobs, learned=True)
 
 
 def _step(name: str, site: str, quantity: str, direction: int, *knobs: Counter) -> MechanismInfo:
@@ -37,7 +38,7 @@ GENERATION = (
         (
             _logits("stop_at_once", "empty_frac", 1, _NEVER_EMPTY, token=False),
             MechanismInfo("empty_reply", "completion", _MESSAGES, "empty_frac", 1, (_SHORTEST,)),
-            _learned("silence_reward", "turns_mean", -1),
+            _learned("silence_reward"),
         ),
     ),
     FaultType(
@@ -48,7 +49,7 @@ GENERATION = (
         (
             _logits("repeat_last", "rep4", 1, _PENALTY, weakens("sampler.temperature", 4.0)),
             MechanismInfo("stuck_decoder", "completion", _MESSAGES, "rep4", 1, (_MASKED, _BUDGET)),
-            _learned("repetition_reward", "rep4", 1),
+            _learned("repetition_reward"),
         ),
     ),
     FaultType(
@@ -59,7 +60,7 @@ GENERATION = (
         (
             _logits("stop_early", "len_mean", -1, _SHORTEST),
             MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST,)),
-            _learned("brevity_reward", "len_mean", -1),
+            _learned("brevity_reward"),
         ),
     ),
     FaultType(
@@ -70,7 +71,7 @@ GENERATION = (
         (
             _logits("stop_suppressed", "len_mean", 1, _BUDGET, _MASKED),
             MechanismInfo("missed_stop", "request", _MESSAGES, "trunc_frac", 1, (_BUDGET, _MASKED)),
-            _learned("length_reward", "len_mean", 1),
+            _learned("length_reward"),
         ),
     ),
 )

@@ -19,7 +19,7 @@ REWARD = (
         "reward",
         "reward mean, deviation and maximum up, success flat, advantages of single episodes extreme",
         (
-            MechanismInfo("episode_spike", "reward", _EPISODES, "reward_max", 1, (_BOUNDED, _NO_PROGRESS)),
+            MechanismInfo("episode_spike", "reward", _EPISODES, "reward_mean", 1, (_BOUNDED, _NO_PROGRESS)),
             MechanismInfo("component_scale", "reward", _EPISODES, "reward_std", 1, (_BOUNDED, _NO_PROGRESS)),
             MechanismInfo(
                 "uniform_spike", "reward", ("group",), "reward_mean", 1, (_NO_PROGRESS,), grad_effect=False
@@ -43,10 +43,16 @@ REWARD = (
         "reward up while success is flat or falls, their correlation down, entropy and length drift",
         (
             MechanismInfo(
-                "echo_bonus", "reward", _EPISODES, "reward_mean", 1, (_NO_PROGRESS, _BOUNDED), learned=True
+                "echo_bonus",
+                "reward",
+                _EPISODES,
+                "rewards.progress.mean",
+                1,
+                (_NO_PROGRESS, _BOUNDED),
+                learned=True,
             ),
             MechanismInfo(
-                "lenient_verifier", "reward", _EPISODES, "reward_mean", 1, (_RECHECK,), learned=True
+                "lenient_verifier", "reward", _EPISODES, "rewards.success.mean", 1, (_RECHECK,), learned=True
             ),
         ),
     ),
@@ -75,8 +81,8 @@ CREDIT = (
                 "heavy_noise",
                 "advantage",
                 _EPISODES,
-                "adv_absmax",
-                1,
+                "adv_reward_corr",
+                -1,
                 (weakens("grpo.advantage_clip", 1.0), _CONSISTENT),
             ),
             MechanismInfo("sign_flips", "advantage", _EPISODES, "adv_reward_corr", -1, (_CONSISTENT,)),
@@ -146,7 +152,7 @@ ENVIRONMENT = (
                 "turn_limit",
                 "episode end",
                 _EPISODES,
-                "turns_max",
+                "turns_mean",
                 -1,
                 (_BELIEVED, weakens("model.max_turns", 28)),
             ),

@@ -62,6 +62,7 @@ def _injection(prefix: str, null: str) -> tuple[Column, ...]:
         Column(f"{prefix}unit", "str", "", "struck or spared as a whole", null),
     )
 
+
 DERIVED = (
     Column("family", "str", "", "family of the fault, none if there is none"),
     *_injection("", _NO_FAULT),

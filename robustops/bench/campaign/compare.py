@@ -73,7 +73,10 @@ def reproduces(dataset: Dataset, campaign: Path) -> Comparison:
     Raises:
         DatasetError: no run of the campaign is in the data set, or one was made with other settings.
     """
-    unknown, differing, largest, compared, values = [], {}, {}, 0, 0
+    unknown: list[str] = []
+    differing: dict[str, int] = {}
+    largest: dict[str, Difference] = {}
+    compared = values = 0
     for run in read_runs(campaign):
         if run.run_id not in dataset.by_id:
             unknown.append(run.run_id)
@@ -82,10 +85,11 @@ def reproduces(dataset: Dataset, campaign: Path) -> Comparison:
         compared += 1
         mine = step_columns(run)
         theirs = dataset.steps_of(run.run_id)
-        first = math.inf if len(mine["step"]) == theirs.num_rows else min(len(mine["step"]), theirs.num_rows) + 1
+        both = min(len(mine["step"]), theirs.num_rows)
+        first = math.inf if len(mine["step"]) == theirs.num_rows else both + 1
         for name in (*STEP_FACTS, *schema.names()):
             found = _compare(name, mine[name], theirs.column(name))
-            values += min(len(mine["step"]), theirs.num_rows)
+            values += both
             places = np.flatnonzero(found > 0)
             if not len(places):
                 continue
@@ -109,8 +113,8 @@ def _check_same_plan(mine: Any, theirs: Any) -> None:
     changed = [n for n in names if _plain(mine[n]) != _plain(theirs[n])]
     if changed:
         raise DatasetError(
-            f"run {theirs['run_id']} of the data set has other {', '.join(changed)}: {theirs[changed[0]]!r}, not "
-            f"{mine[changed[0]]!r}; the plan or its strengths have changed since, make the data set again"
+            f"run {theirs['run_id']} of the data set has other {', '.join(changed)}: "
+            f"{theirs[changed[0]]!r}, not {mine[changed[0]]!r}; the plan or its strengths have changed since, make the data set again"
         )
 
 
@@ -136,9 +140,10 @@ def _stored(value: float | None, *, single: bool) -> float | None:
 
 
 def _relative(one: float | None, other: float | None) -> float:
-    if one is None or other is None or math.isnan(one) or math.isnan(other):
-        both = one is other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
-        return 0.0 if both else math.inf
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    if math.isnan(one) or math.isnan(other):
+        return 0.0 if math.isnan(one) and math.isnan(other) else math.inf
     if one == other:
         return 0.0
     size = max(abs(one), abs(other))

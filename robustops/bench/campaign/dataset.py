@@ -133,6 +133,8 @@ def build(
     """Make the tables of a campaign's runs; returns the manifest, sizes included.
 
     Args:
+        campaign: folder of the runs.
+        out: folder of the tables, which are replaced.
         expected: run_ids that were planned.
         verdicts: by run_id.
         commit: of the program, where a run does not say.

@@ -180,8 +180,8 @@ def _fingerprints(pyplot: Any, types: Sequence[str], columns: Sequence[str], val
         range(len(types)), labels=[f"{CATALOG[t].code}  {t.replace('_', ' ')}" for t in types], fontsize=8
     )
     axis.tick_params(length=0)
-    for place in _family_borders(types):
-        axis.axhline(place - 0.5, color="black", linewidth=0.6)
+    for border in _family_borders(types):
+        axis.axhline(border - 0.5, color="black", linewidth=0.6)
     portable = sum(schema.quantity(name).tier == "P" for name in columns)
     axis.axvline(portable - 0.5, color="black", linewidth=1.4)
     for text, left, right in (("P: portable", 0, portable), ("I: instrumented", portable, len(columns))):

@@ -95,4 +95,5 @@ def _unit(healthy: Sequence[np.ndarray], window: tuple[int, int], columns: Seque
 
 def _divided(change: np.ndarray, unit: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(change == 0, np.where(np.isnan(unit), np.nan, 0.0), change / unit)
+        quotient = change / unit
+    return np.asarray(np.where(change == 0, np.where(np.isnan(unit), np.nan, 0.0), quotient))

@@ -22,7 +22,7 @@ from robustops.errors import DatasetError
 from robustops.monitor import schema
 from robustops.seeding import array_generator, child_seed
 
-FOLDS, TREES = 5, 60
+FOLDS, TREES = 5, 20
 #: A label is told where so few of the shuffled ones are told as well.
 LEAK = 0.01
 _CHARACTERS = 24
@@ -76,7 +76,9 @@ def probe_features(
     resamples: int,
     seed: int,
 ) -> Probe:
-    """`probe` of given features: name -> (runs,) numbers; faulty: (runs,) bool; groups: (runs,) seed groups."""
+    """`probe` of given features: name -> (runs,) numbers; faulty: (runs,) bool; groups: (runs,) numbers of the
+    seed groups.
+    """
     values = np.stack(list(features.values()), axis=1)
     folds = _folds(faulty, groups, seed)
     scores, importances = _scores(values, faulty, folds, child_seed(seed, "trees"))

@@ -32,7 +32,7 @@ def split(
     seed: int = 0,
     exclude: Collection[int] = (),
 ) -> list[Row]:
-    """Rows of table splits. runs: rows of table runs, in any order; exclude: seed groups that are left out."""
+    """Rows of table splits. runs: rows of table runs, in any order; exclude: seed groups to leave out."""
     chosen = sorted((r for r in runs if r["seed_group"] not in exclude), key=lambda run: run["run_id"])
     groups: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for run in chosen:
@@ -81,7 +81,8 @@ def _healthy_sets(
 
 def _folds(groups: Mapping[int, Sequence[Mapping[str, Any]]], final: set[int], seed: int) -> dict[int, int]:
     """Fold of each group that is cross-validated; a campaign of fewer groups than folds has fewer folds."""
-    own = [(g, run) for g, runs in groups.items() if not only_healthy(runs) and g not in final for run in runs]
+    mixed = [g for g, runs in groups.items() if not only_healthy(runs) and g not in final]
+    own = [(group, run) for group in mixed for run in groups[group]]
     count = min(FOLDS, len({group for group, _ in own}))
     if count < 2:
         return {group: 0 for group, _ in own}

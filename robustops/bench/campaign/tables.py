@@ -156,7 +156,9 @@ def _effect_table(found: Mapping[str, Any]) -> Table:
     table.add_column("mechanisms: runs")
     for name, body in found["types"].items():
         effects = [_number(body["effect"][horizon][level]) for horizon in horizons for level in DIFFICULTIES]
-        table.add_row(name, *effects, ", ".join(f"{key} {count}" for key, count in body["mechanisms"].items()))
+        table.add_row(
+            name, *effects, ", ".join(f"{key} {count}" for key, count in body["mechanisms"].items())
+        )
     return table
 
 

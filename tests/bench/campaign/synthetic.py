@@ -1,4 +1,4 @@
-"""A campaign of the full plan whose numbers are drawn: for sizes, splits and statistics, not for their values."""
+"""A campaign of the plan whose numbers are drawn: for sizes, splits and statistics, not for their values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from robustops.bench.campaign.plan import PlannedRun
+from robustops.bench.run_faults.catalog import all_mechanisms
 from robustops.monitor.schema import QUANTITIES
 from robustops.monitor.telemetry import StepRecord
 from robustops.seeding import generator
 
 Change = Callable[[PlannedRun, int, dict[str, float]], None]
+
+
+def moved(run: PlannedRun) -> tuple[str, int]:
+    """The column that a faulty run's mechanism moves first, and its direction."""
+    infos = {info.name: info for _, info in all_mechanisms()}
+    return infos[run.mechanism].quantity, infos[run.mechanism].direction
 
 
 def metrics(run: PlannedRun, step: int) -> dict[str, float]:

@@ -48,7 +48,9 @@ def test_a_changed_number_is_found_where_it_is(dataset, tmp_path):
     folder, run_id = campaign_copy(tmp_path / "campaign"), small_plan()[1].run_id
     old = with_change(folder, run_id, 4, entropy=1.25, grad_norm=math.nan)
     found = reproduces(dataset, folder)
-    assert not found.exact and found.differing == {run_id: 4} and set(found.largest) == {"entropy", "grad_norm"}
+    assert (
+        not found.exact and found.differing == {run_id: 4} and set(found.largest) == {"entropy", "grad_norm"}
+    )
     worst = found.largest["entropy"]
     assert (worst.run_id, worst.step) == (run_id, 4)
     assert worst.absolute == pytest.approx(1.25 - old["entropy"], rel=1e-6)
@@ -89,7 +91,7 @@ def test_runs_that_the_data_set_does_not_have_are_named_or_refused(dataset, tmp_
     for path in (folder / "runs").iterdir():
         if path != stranger:
             path.rename(tmp_path / path.name)
-    with pytest.raises(DatasetError, match="no run of .* is in"):
+    with pytest.raises(DatasetError, match=r"no run of .* is in"):
         reproduces(dataset, folder)
 
 
@@ -97,5 +99,7 @@ def test_a_run_of_another_plan_is_refused(dataset, tmp_path):
     folder, run = campaign_copy(tmp_path / "campaign"), small_plan()[0]
     path = folder / "runs" / run.run_id / "planned.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 99}))
-    with pytest.raises(DatasetError, match=rf"{run.run_id} of the data set has other seed: {run.seed}, not 99"):
+    with pytest.raises(
+        DatasetError, match=rf"{run.run_id} of the data set has other seed: {run.seed}, not 99"
+    ):
         reproduces(dataset, folder)

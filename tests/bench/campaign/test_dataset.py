@@ -118,7 +118,9 @@ def test_values_beyond_single_precision_make_their_column_wide(tmp_path):
     run = folder / "runs" / small_plan()[0].run_id
     last = read_telemetry(run / "telemetry.jsonl")[-1]
     odd = {"ratio_max": 1e300, "grad_norm": math.inf, "kl_ref_k1": math.nan, "entropy": 1e-42}
-    spoil(run, "telemetry.jsonl", StepRecord(last.step, "grpo", {**last.metrics, **odd}, last.facts).to_line())
+    spoil(
+        run, "telemetry.jsonl", StepRecord(last.step, "grpo", {**last.metrics, **odd}, last.facts).to_line()
+    )
     build(folder, tmp_path / "out")
     dataset = load(tmp_path / "out")
     for name, value in odd.items():

@@ -114,7 +114,8 @@ def _check_same_plan(mine: Any, theirs: Any) -> None:
     if changed:
         raise DatasetError(
             f"run {theirs['run_id']} of the data set has other {', '.join(changed)}: "
-            f"{theirs[changed[0]]!r}, not {mine[changed[0]]!r}; the plan or its strengths have changed since, make the data set again"
+            f"{theirs[changed[0]]!r}, not {mine[changed[0]]!r}; the plan or its strengths have changed, "
+            "make the data set again"
         )
 
 

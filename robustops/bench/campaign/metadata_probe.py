@@ -1,7 +1,7 @@
 """Whether a run's label can be told from what is no telemetry: its name, path, length, missing columns.
 
-A benchmark that tells its labels this way measures nothing. A classifier of trees is trained to tell runs
-with a fault from those without on such metadata alone, in cross-validation that splits no seed group. On an
+A benchmark that tells its labels this way measures nothing. A ridge classifier on the levels of such metadata
+is trained to tell runs with a fault from those without, in cross-validation that splits no seed group. On an
 honest data set its AUROC is 0.5 but for chance; the chance is that of the same classifier on shuffled labels.
 
 AUROC is the mean over folds, each weighted by its pairs of a faulty and another run: scores of different
@@ -22,7 +22,9 @@ from robustops.errors import DatasetError
 from robustops.monitor import schema
 from robustops.seeding import array_generator, child_seed
 
-FOLDS, TREES = 5, 20
+FOLDS, RIDGE = 5, 1.0
+#: A number with more different values than this is cut into tenths.
+_LEVELS = 40
 #: A label is told where so few of the shuffled ones are told as well.
 LEAK = 0.01
 _CHARACTERS = 24
@@ -31,7 +33,7 @@ _CHARACTERS = 24
 @dataclass(frozen=True)
 class Probe:
     """auroc: see the module; low, high: 95 % interval over seed groups; p_value: of a permutation test, one
-    sided; importances: of the kinds of metadata, summing to 1.
+    sided; importances: of the kinds of metadata, by the size of weights, summing to 1.
     """
 
     auroc: float
@@ -76,26 +78,22 @@ def probe_features(
     resamples: int,
     seed: int,
 ) -> Probe:
-    """`probe` of given features: name -> (runs,) numbers; faulty: (runs,) bool; groups: (runs,) numbers of the
-    seed groups.
+    """`probe` of given features: name -> (runs,) numbers; faulty: (runs,) bool; groups: (runs,) numbers of
+    the seed groups.
     """
-    values = np.stack(list(features.values()), axis=1)
+    values, kinds = levels(features)
     folds = _folds(faulty, groups, seed)
-    scores, importances = _scores(values, faulty, folds, child_seed(seed, "trees"))
-    auroc = pooled_auroc(scores, faulty, folds)
     rng = array_generator(seed, "metadata probe")
-    as_good = 0
-    for number in range(permutations):
-        shuffled = rng.permutation(faulty)
-        told, _ = _scores(values, shuffled, folds, child_seed(seed, "trees", number))
-        as_good += pooled_auroc(told, shuffled, folds) >= auroc
-    low, high = _interval(scores, faulty, folds, groups, resamples, rng)
-    kinds: dict[str, float] = {}
-    for name, share in zip(features, importances, strict=True):
-        kind = name.partition(":")[0]
-        kinds[kind] = kinds.get(kind, 0.0) + float(share)
+    shuffled = [rng.permutation(faulty) for _ in range(permutations)]
+    labels = np.stack([faulty, *shuffled], axis=1)
+    scores, weights = _scores(values, kinds, labels, folds)
+    found = [pooled_auroc(scores[:, i], labels[:, i], folds) for i in range(permutations + 1)]
+    auroc, as_good = found[0], sum(other >= found[0] for other in found[1:])
+    low, high = _interval(scores[:, 0], faulty, folds, groups, resamples, rng)
+    total = weights.sum() or 1.0
+    importances = {k: float(weights[kinds == k].sum() / total) for k in dict.fromkeys(kinds.tolist())}
     p_value = (1 + as_good) / (1 + permutations)
-    return Probe(auroc, low, high, p_value, len(faulty), int(faulty.sum()), permutations, kinds)
+    return Probe(auroc, low, high, p_value, len(faulty), int(faulty.sum()), permutations, importances)
 
 
 def metadata_features(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -149,22 +147,43 @@ def _folds(faulty: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
     return folds
 
 
+def levels(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(runs, levels) 0 or 1 for each value of each feature that varies, and the (levels,) kinds of these."""
+    columns, kinds = [], []
+    for name, values in features.items():
+        if len(np.unique(values)) > _LEVELS:
+            values = np.searchsorted(np.quantile(values, np.linspace(0.1, 0.9, 9)), values)
+        known = np.unique(values)
+        if len(known) > 1:
+            columns.append((values[:, None] == known).astype(np.float64))
+            kinds += [name.partition(":")[0]] * len(known)
+    if not columns:  # nothing varies, so nothing can be told
+        return np.zeros((len(next(iter(features.values()))), 1)), np.array(["none"])
+    return np.concatenate(columns, axis=1), np.array(kinds)
+
+
 def _scores(
-    values: np.ndarray, faulty: np.ndarray, folds: np.ndarray, seed: int
+    values: np.ndarray, kinds: np.ndarray, labels: np.ndarray, folds: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(runs,) scores of runs in the fold in which they are tested, and (features,) mean importances."""
-    trees = require("sklearn.ensemble").ExtraTreesClassifier
-    scores, importances = np.full(len(faulty), 0.5), []
+    """(runs, labellings) scores of runs in the fold in which they are tested, one column for each column of
+    labels, and the (levels,) mean sizes of the first one's weights.
+
+    Ridge regression in its dual form, w = X' (X X' + ridge I)^-1 y: one inverse serves all labellings. Each
+    kind of metadata has the same weight in X X', however many levels it has: the one column that leaks is not
+    lost among hundreds of characters.
+    """
+    sizes = np.array([(kinds == kind).sum() for kind in kinds])
+    scores, weights = np.zeros(labels.shape), np.zeros(values.shape[1])
     for fold in np.unique(folds):
         learned = folds != fold
-        if faulty[learned].all() or not faulty[learned].any():
-            continue
-        model = trees(TREES, min_samples_leaf=2, class_weight="balanced", random_state=seed % 2**32)
-        model.fit(values[learned], faulty[learned])
-        scores[~learned] = model.predict_proba(values[~learned])[:, 1]
-        importances.append(model.feature_importances_)
-    mean = np.mean(importances, axis=0) if importances else np.zeros(values.shape[1])
-    return scores, mean
+        scale = np.maximum(values[learned].std(axis=0), 1e-12)
+        seen = (values - values[learned].mean(axis=0)) / scale * (scale > 1e-12) / np.sqrt(sizes)
+        own = seen[learned]
+        wanted = labels[learned] - labels[learned].mean(axis=0)
+        dual = np.linalg.solve(own @ own.T + RIDGE * np.eye(len(own)), wanted)
+        scores[~learned] = seen[~learned] @ (own.T @ dual)
+        weights += np.abs(own.T @ dual[:, 0]) / len(np.unique(folds))
+    return scores, weights
 
 
 def _interval(

@@ -20,8 +20,7 @@ STEPS = 8
 def louder(run, step, numbers):
     if run.kind == "fault" and step >= run.onset:
         numbers["reward_mean"] += 1.0 if run.difficulty == "easy" else 0.1
-        numbers["ratio_mean"] += 1.0
-        numbers["entropy"] = math.nan if run.fault == "empty_response" else numbers["entropy"]
+        numbers["ratio_mean"] += math.nan if run.fault == "empty_response" else 1.0
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_the_heat_map_has_portable_columns_first_and_none_that_nobody_saw(datase
     assert tiers == sorted(tiers, reverse=True) and set(tiers) == {"P", "I"}
     assert "vf_loss" not in columns and "nan_count" not in columns
     assert (values[:, columns.index("reward_mean")] > 3).all()
-    assert math.isnan(values[types.index("empty_response"), columns.index("entropy")])
+    assert math.isnan(values[types.index("empty_response"), columns.index("ratio_mean")])
 
 
 def test_they_are_drawn(dataset, tmp_path):

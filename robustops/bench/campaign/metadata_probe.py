@@ -32,8 +32,8 @@ _CHARACTERS = 24
 
 @dataclass(frozen=True)
 class Probe:
-    """auroc: see the module; low, high: 95 % interval, from the deviation over shuffled labels,
-    which that of training is part of (drawing tested runs anew would leave it out); p_value: of a permutation test, one
+    """auroc: see the module; low, high: 95 % interval, from the deviation over shuffled labels, which that of
+    training is part of (drawing the tested runs anew would leave it out); p_value: of a permutation test, one
     sided; importances: of the kinds of metadata, by the size of weights, summing to 1.
     """
 

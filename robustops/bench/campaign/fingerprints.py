@@ -90,7 +90,7 @@ def _unit(healthy: Sequence[np.ndarray], window: tuple[int, int], columns: Seque
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
         warnings.filterwarnings("ignore", "Degrees of freedom")
         spread = np.nanstd(means, axis=0, ddof=1)
-    return np.maximum(spread, [FLOORS.get(name, 0.0) for name in columns])
+    return np.asarray(np.maximum(spread, [FLOORS.get(name, 0.0) for name in columns]))
 
 
 def _divided(change: np.ndarray, unit: np.ndarray) -> np.ndarray:

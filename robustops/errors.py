@@ -63,6 +63,10 @@ class TrainingError(RobustOpsError):
     """Training cannot go on: nothing completed, or a value is not finite."""
 
 
+class DatasetError(ConfigError):
+    """A data set on disk cannot be used, or cannot be made from what is there."""
+
+
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> ConfigError:
     """A uniform message for a name that is not in a registry."""
     return ConfigError(f"unknown {kind} '{given}'; choose one of: {', '.join(sorted(known))}")

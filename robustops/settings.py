@@ -284,9 +284,12 @@ class GRPOSettings:
 
 @dataclass
 class MonitorSettings:
-    """Run monitor: off | observe (scores each step, changes nothing)."""
+    """Run monitor: off | observe (scores each step, changes nothing). episodes: how many of a GRPO step's
+    episodes go to `episodes.jsonl` (see `monitor.episodes`), 0: none, and no such file.
+    """
 
     name: str = one_of("off", "observe")
+    episodes: int = at_least(0, 0)
 
 
 @dataclass
@@ -444,14 +447,17 @@ class ReplaySettings(CommandSettings):
 
 @dataclass
 class BenchSettings(CommandSettings):
-    """`robustops bench`. stage: what to do, see `commands.bench`; campaign: folder of the runs; types: of the
-    run faults and of healthy | fault | benign | double (null: everything); seeds: only the first so many
-    seed groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of
-    one thread each, 0 = one a core; seed: of the plan, another one is another campaign.
+    """`robustops bench`. stage: what to do, see `commands.bench`; campaign: folder of the runs; dataset:
+    folder of the tables and figures; partial: make the tables though runs are missing; types: of the run
+    faults and of healthy | fault | benign | double (null: everything); seeds: only the first so many seed
+    groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of one
+    thread each, 0 = one a core; seed: of the plan, another one is another campaign.
     """
 
-    stage: str = one_of("campaign", "pilot")
+    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures")
     campaign: str = "outputs/faultbench"
+    dataset: str = "data/rft_faultbench"
+    partial: bool = False
     types: list[str] | None = None
     seeds: int | None = at_least(1, None)
     shard: int = at_least(0, 0)

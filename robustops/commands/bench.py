@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from robustops.commands import bench_dataset as dataset_stages
 from robustops.commands.machine import cores
 from robustops.commands.runner import Context
 from robustops.errors import TrainingError
@@ -42,7 +43,8 @@ def campaign(settings: BenchSettings) -> dict[str, Any]:
         _show(report, folder)
     if not report.whole:
         raise TrainingError(_failure(report, folder))
-    return {"stage": "campaign", "campaign": str(folder), **dataclasses.asdict(report)}
+    body = {"stage": "campaign", "campaign": str(folder), **dataclasses.asdict(report)}
+    return {**body, "compared": dataset_stages.compared(settings)}
 
 
 def pilot(settings: BenchSettings) -> dict[str, Any]:
@@ -77,7 +79,11 @@ def pilot(settings: BenchSettings) -> dict[str, Any]:
 
 
 #: What each stage does. Each takes the command's settings and returns what format=json prints.
-STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"campaign": campaign, "pilot": pilot}
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {
+    "campaign": campaign,
+    "pilot": pilot,
+    **dataset_stages.STAGES,
+}
 
 
 def run(settings: BenchSettings, context: Context) -> dict[str, Any]:

@@ -114,6 +114,8 @@ class GRPOModule(PolicyModule):
         self.updates_per_step = optimisation.updates
         self.advantage_telemetry = AdvantageTelemetry()
         self._shares: tuple[int, bool] | None = None
+        #: Of the last step's episodes in order, before local credit; [] where there were none.
+        self.advantages: list[float] = []
 
     def configure_optimizers(self) -> Any:
         o = self.optimisation
@@ -132,6 +134,7 @@ class GRPOModule(PolicyModule):
         metrics = {**ticket.metrics, "train/episodes": float(len(episodes))}
         version, before = self.global_step, Weights(self)
         rows: list[TrainedEpisode] = []
+        self.advantages = []
         if episodes:
             rows, numbers = self._prepare(ticket.groups, episodes, ticket.step + 1)
             metrics.update(numbers)
@@ -156,6 +159,7 @@ class GRPOModule(PolicyModule):
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
         advantages = self.hooks.on_advantages(step, groups, self.normalise(parts, members))
         advantages = guarded(advantages, parts, members, self.guards, self.reward_weights)
+        self.advantages = advantages.values.tolist()
         evidence = [call_evidence(episode, self.rules) for episode in episodes]
         spans = spread(advantages, episodes, evidence, self.credit)
         numbers = self.advantage_telemetry.statistics(parts, advantages, members, self.reward_weights)

@@ -18,6 +18,7 @@ from robustops.faults.scheduler import FaultScheduler
 from robustops.learning.checkpoints import StageCheckpoint, StreamCheckpointIO
 from robustops.learning.data import Demonstration, DemonstrationSchedule, RolloutTicket, StepData
 from robustops.learning.demonstrations import collect_episodes, demonstration_starts, to_demonstrations
+from robustops.learning.episode_log import EpisodeLog
 from robustops.learning.groups import GroupMaker
 from robustops.learning.grpo_module import GRPOModule
 from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
@@ -25,7 +26,7 @@ from robustops.learning.hardware import check_hardware, check_share, group_size,
 from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.optimisation import PolicyModule
 from robustops.learning.policy import Policy
-from robustops.learning.processes import gather_aside, world
+from robustops.learning.processes import gather_aside, leads, world
 from robustops.learning.progress import progress
 from robustops.learning.random_state import RandomState
 from robustops.learning.rollout_callback import RolloutCallback
@@ -37,6 +38,7 @@ from robustops.learning.strategies import make_strategy
 from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.callback import AnomalyMonitor
+from robustops.monitor.episodes import NAME as EPISODES
 from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.advantages import aggregate, component
 from robustops.rewards.combine import RewardWeights
@@ -134,9 +136,17 @@ def train_grpo(
     rollout = RolloutCallback(maker, sampler, probe=probe, ahead=grpo.staleness > 0, hooks=hooks)
     telemetry = TelemetryCallback(run.telemetry, run.store, lambda: rollout.sampled.sampled)
     data = StepData(grpo.steps, RolloutTicket, module.updates_per_step)
-    callbacks = [telemetry, rollout, HooksCallback(hooks)]
+    callbacks = [telemetry, *_episode_log(run, settings, rollout), rollout, HooksCallback(hooks)]
     _fit(run, settings, "grpo", module, data, callbacks, grpo.checkpoint_every)
     collector.close()
+
+
+def _episode_log(run: Run, settings: TrainSettings, rollout: RolloutCallback) -> list[Callback]:
+    """The log of sampled episodes, where one is wanted and this process keeps the records."""
+    if not settings.monitor.episodes or not leads():
+        return []
+    seed = child_seed(settings.seed, "grpo")
+    return [EpisodeLog(run.folder / EPISODES, settings.monitor.episodes, seed, lambda: rollout.sampled)]
 
 
 def _probe(run: Run, settings: TrainSettings, policy: Policy) -> SyncProbe:

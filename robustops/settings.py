@@ -367,7 +367,8 @@ class PolicyCommandSettings(CommandSettings):
 @dataclass
 class TrainSettings(PolicyCommandSettings):
     """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; dry_run:
-    report what the run would take (memory, tokens, steps, disk) and train nothing.
+    report what the run would take (memory, tokens, steps, disk) and train nothing; second_run_fault: another
+    failure beside that of run_fault.
     """
 
     stages: list[str] = some_of(STAGES, STAGES)
@@ -377,6 +378,7 @@ class TrainSettings(PolicyCommandSettings):
     sft: SFTSettings = field(default_factory=SFTSettings)
     grpo: GRPOSettings = field(default_factory=GRPOSettings)
     run_fault: RunFaultSettings = field(default_factory=RunFaultSettings)
+    second_run_fault: RunFaultSettings = field(default_factory=RunFaultSettings)
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
 
 

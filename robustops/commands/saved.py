@@ -56,8 +56,9 @@ def evaluated(overrides: Sequence[str]) -> list[str]:
 
 
 def name_of(override: str) -> str:
-    """The key or group that an override sets."""
-    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+    """The key or group that an override sets; the package of `group@package`."""
+    group, _, package = override.partition("=")[0].lstrip("+~").partition("@")
+    return package or group
 
 
 def quote(value: Any) -> str:

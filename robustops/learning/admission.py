@@ -8,7 +8,7 @@ begun are free. An evaluation whose settings or tasks changed begins anew.
 Refused for a stage that has begun                 Reported
 every setting that is not named on the right:      format, progress, logger, monitor, checkpoint_every,
 seed, domain, fault, model; sft for SFT; grpo,     what only speed, memory or rounding depend on (`HARMLESS`),
-sampler, reward, reward_norm, run_fault for GRPO   evaluation, domain.val, domain.test, fault.manifest
+sampler, reward, reward_norm, run faults for GRPO  evaluation, domain.val, domain.test, fault.manifest
 tasks of the training split, database file,        tasks of the evaluation's split, versions of packages
 weights and tokenizer of the base model
 hardware, while the stage is half done             hardware.name, hardware.threads; afterwards all of it
@@ -56,7 +56,7 @@ EVALUATION = ("evaluation", "domain.val", "domain.test", EVALUATION_TASKS, MANIF
 #: Sections that one stage uses; every other section is used by all.
 USED_BY = {
     **{"sft": "sft", "grpo": "grpo", "sampler": "grpo", "reward": "grpo", "reward_norm": "grpo"},
-    "run_fault": "grpo",
+    **{"run_fault": "grpo", "second_run_fault": "grpo"},
 }
 _LISTED = 4
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from robustops.commands.saved import evaluated, resumed
+from robustops.commands.saved import evaluated, name_of, resumed
 from robustops.errors import ConfigError
 from robustops.tracking.run_record import read_record, write_record
 
@@ -71,3 +71,9 @@ def test_a_record_comes_back_as_it_was_written(folder):
     body = read_record(folder)
     assert body == json.loads((folder / "run.json").read_text()) and body["overrides"] == ["a=1"]
     assert body["format"] == 1 and body["settings"]["domain.test"] == 3
+
+
+def test_a_group_that_a_config_has_twice_is_told_apart_by_its_package():
+    assert name_of("run_fault=reward_spike") == "run_fault"
+    assert name_of("+run_fault@second_run_fault=update_freeze") == "second_run_fault"
+    assert name_of("~grpo.kl=a@b") == "grpo.kl"

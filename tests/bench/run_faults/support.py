@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustops.bench.run_faults.catalog import CATALOG, all_mechanisms
 from robustops.bench.run_faults.entries import MechanismInfo
-from robustops.bench.run_faults.exposure import NAME, ExposureLog, read_exposure
+from robustops.bench.run_faults.exposure import NAME, ExposureLog, log_name, read_exposure
 from robustops.bench.run_faults.injector import MECHANISMS
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import RunFaultSpec
@@ -57,9 +57,10 @@ def spec_of(mechanism: str, **values: Any) -> RunFaultSpec:
     return RunFaultSpec(fault, mechanism, **{"unit": info.units[0], "onset": ONSET, "seed": 3, **values})
 
 
-def injector(folder: Path, mechanism: str, **values: Any) -> Mechanism:
+def injector(folder: Path, mechanism: str, *, number: int = 1, **values: Any) -> Mechanism:
+    """number: of the run's injectors, which fixes the name of its log."""
     spec = spec_of(mechanism, **values)
-    return MECHANISMS[mechanism](spec, ExposureLog(folder / NAME, spec), WEIGHTS)
+    return MECHANISMS[mechanism](spec, ExposureLog(folder / log_name(number), spec), WEIGHTS)
 
 
 def reward(task: Task, episode: Episode) -> RewardParts:

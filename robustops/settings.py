@@ -115,9 +115,10 @@ class LoRASettings:
 @dataclass
 class ModelSettings:
     """The policy. source: folder | gguf_package | hub; checkpoint: a folder of weights (None: those the
-    source names); min_turns: turns before which no environment ends an episode; hub_id: model id where
-    source=hub; architecture: model_type and shape of the
-    transformers config, for sizes where no weights are at hand.
+    source names); min_turns: turns before which no environment ends an episode; max_answers: the final
+    answer that ends an episode even where its environment goes on (null: the environment is believed);
+    hub_id: model id where source=hub; architecture: model_type and shape of the transformers config, for
+    sizes where no weights are at hand.
     """
 
     name: str = "tiny"
@@ -129,6 +130,7 @@ class ModelSettings:
     answer_tokens: int = at_least(1, 96)
     max_turns: int = at_least(1, 14)
     min_turns: int = at_least(0, 0)
+    max_answers: int | None = at_least(1, None)
     gradient_checkpointing: bool = False
     lora: LoRASettings = field(default_factory=LoRASettings)
     architecture: dict[str, Any] = field(default_factory=dict)
@@ -238,7 +240,9 @@ class GRPOSettings:
     and trainer after new weights (null: by precision), sync_guard: what a larger one does, stop the run |
     resync (hand the weights over once more) | report; entropy: weight of an entropy bonus in the loss;
     advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that contradict the
-    reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix: the trainer
+    reward become 0), advantage_clip: largest absolute advantage (null: none); regroup: which episodes are
+    compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
+    advantage, whatever local credit gave it; share_prefix: the trainer
     computes what the episodes of a group have in common once; checkpoint_every: steps.
     """
 
@@ -275,6 +279,8 @@ class GRPOSettings:
     entropy: float = at_least(0, 0.0)
     advantage_guard: str = one_of("none", "centre", "consistent")
     advantage_clip: float | None = at_least(0, None)
+    regroup: bool = False
+    even_credit: bool = False
     micro_batch_tokens: int = at_least(1, 8192)
     share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -17,8 +18,6 @@ from robustops.records import Group, ToolCall, ToolResult
 from robustops.rollout.hooks import HeldBack, Place
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from robustops.rollout.hf_session import Session
     from robustops.rollout.sampler import Completion, Request
 
@@ -71,16 +70,29 @@ class CombinedHooks(TrainingHooks):
     def ends_after(self, place: Place, turns: int, max_turns: int) -> bool:
         return any([hooks.ends_after(place, turns, max_turns) for hooks in self.sets])
 
+    def overlooks_answer(self, place: Place) -> bool:
+        return any([hooks.overlooks_answer(place) for hooks in self.sets])
+
     # training -----------------------------------------------------------------------------------
     def on_group(self, step: int, number: int, group: Group) -> Group:
         for hooks in self.sets:
             group = hooks.on_group(step, number, group)
         return group
 
+    def on_members(self, step: int, groups: Sequence[Group], members: Sequence[int]) -> Sequence[int]:
+        for hooks in self.sets:
+            members = hooks.on_members(step, groups, members)
+        return members
+
     def on_advantages(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Advantages:
         for hooks in self.sets:
             advantages = hooks.on_advantages(step, groups, advantages)
         return advantages
+
+    def on_credit(self, step: int, groups: Sequence[Group], credit: list[Tensor]) -> list[Tensor]:
+        for hooks in self.sets:
+            credit = hooks.on_credit(step, groups, credit)
+        return credit
 
     def on_loss(self, step: int, loss: GRPOLoss) -> GRPOLoss:
         for hooks in self.sets:

@@ -32,8 +32,10 @@ from robustops.learning.step_telemetry import AdvantageTelemetry, Updates, step_
 from robustops.learning.weight_change import Weights
 from robustops.monitor.schema import in_order
 from robustops.objectives.advantage_guards import AdvantageGuards, guarded
+from robustops.objectives.advantage_statistics import credit_statistics
 from robustops.objectives.advantages import Advantages
-from robustops.objectives.credit import LocalCredit, spread
+from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit, spread
+from robustops.objectives.grouping import sampled_together
 from robustops.objectives.losses import episode_token_weights
 from robustops.objectives.statistics import TrainedTokens
 from robustops.records import CUT_OFF, Episode, Group, RewardParts
@@ -147,13 +149,26 @@ class GRPOModule(PolicyModule):
         members = [number for number, group in enumerate(groups) for _ in group.episodes]
         parts = [episode.reward_parts for episode in episodes if episode.reward_parts is not None]
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
-        advantages = self.hooks.on_advantages(step, groups, self.normalise(parts, members))
-        advantages = guarded(advantages, parts, members, self.guards, self.reward_weights)
+        advantages = self._advantages(step, groups, parts, members)
         evidence = [call_evidence(episode, self.rules) for episode in episodes]
         spans = spread(advantages, episodes, evidence, self.credit)
+        spans = self.hooks.on_credit(step, groups, spans)
+        if self.guards.even:
+            spans = spread(advantages, episodes, evidence, NO_LOCAL_CREDIT)
         numbers = self.advantage_telemetry.statistics(parts, advantages, members, self.reward_weights)
+        numbers |= credit_statistics(advantages.values, spans, [episode.loss_mask for episode in episodes])
         rows = [TrainedEpisode(e, a, 0.0) for e, a in zip(episodes, spans, strict=True)]
         return self._with_old_log_probs(rows), numbers
+
+    def _advantages(
+        self, step: int, groups: Sequence[Group], parts: Sequence[RewardParts], members: Sequence[int]
+    ) -> Advantages:
+        """(episodes,) each. members: number of each episode's group, as it was sampled."""
+        compared = self.hooks.on_members(step, groups, members)
+        if self.guards.regroup:
+            compared = sampled_together([episode for group in groups for episode in group.episodes])
+        advantages = self.hooks.on_advantages(step, groups, self.normalise(parts, compared))
+        return guarded(advantages, parts, members, self.guards, self.reward_weights)
 
     def _with_old_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
         """Log-probs of the policy before the step, where a later update needs them."""

@@ -7,6 +7,7 @@ from typing import Any
 from robustops.learning.groups import GroupPlan
 from robustops.learning.grpo_loss import GRPOLoss
 from robustops.learning.grpo_module import Optimisation
+from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit
 from robustops.settings import CreditSettings, GRPOSettings
 
@@ -54,6 +55,11 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
         micro_batch_tokens=grpo.micro_batch_tokens,
         share_prefix=grpo.share_prefix,
     )
+
+
+def advantage_guards(grpo: GRPOSettings) -> AdvantageGuards:
+    """What advantages are held to."""
+    return AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip, grpo.regroup, grpo.even_credit)
 
 
 def local_credit(credit: CreditSettings) -> LocalCredit:

@@ -184,6 +184,7 @@ class Run:
             model.min_turns,
             domain.tool_retries,
             domain.check_replies,
+            model.max_answers,
         )
         return Collector(
             sampler,

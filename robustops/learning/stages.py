@@ -20,7 +20,7 @@ from robustops.learning.data import Demonstration, DemonstrationSchedule, Rollou
 from robustops.learning.demonstrations import collect_episodes, demonstration_starts, to_demonstrations
 from robustops.learning.groups import GroupMaker
 from robustops.learning.grpo_module import GRPOModule
-from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
+from robustops.learning.grpo_parts import advantage_guards, group_plan, grpo_loss, local_credit, optimisation
 from robustops.learning.hardware import check_hardware, check_share, group_size, sharded
 from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.optimisation import PolicyModule
@@ -37,7 +37,6 @@ from robustops.learning.strategies import make_strategy
 from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.callback import AnomalyMonitor
-from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.advantages import aggregate, component
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.guards import RewardGuards
@@ -127,7 +126,7 @@ def train_grpo(
         credit=local_credit(grpo.credit),
         rules=rules,
         reward_weights=weights,
-        guards=AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip),
+        guards=advantage_guards(grpo),
         hooks=hooks,
     )
     probe = _probe(run, settings, policy)

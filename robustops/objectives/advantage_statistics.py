@@ -61,6 +61,26 @@ def baseline_statistics(rewards: Tensor, advantages: Advantages, groups: Sequenc
     }
 
 
+def credit_statistics(
+    advantages: Tensor, credit: Sequence[Tensor], masks: Sequence[Sequence[bool]]
+) -> dict[str, float]:
+    """How far the advantages of tokens are from those of their episodes.
+
+    Args:
+        advantages: (episodes,).
+        credit: of the tokens of each episode, (tokens,) each.
+        masks: the trained ones among them.
+
+    Returns:
+        adv_token_gap: mean |token's advantage - its episode's| over all trained tokens.
+    """
+    gaps = [
+        (own - float(value)).abs().double()[torch.tensor(mask, dtype=torch.bool)]
+        for value, own, mask in zip(advantages, credit, masks, strict=True)
+    ]
+    return {"adv_token_gap": mean(torch.cat(gaps)) if gaps else math.nan}
+
+
 def lagged_correlation(advantages: Tensor, earlier: Tensor | None) -> float:
     """adv_reward_lag1_corr: of the (episodes,) advantages and the R - b that stood at the same places of an
     earlier step's buffer, as many as both have; None: there was none, or it had no baseline.

@@ -33,12 +33,14 @@ Groups = Sequence[int] | Tensor
 @dataclass(frozen=True)
 class Advantages:
     """values: (episodes,) float64; quality: (episodes,) the share of `values` that Q has brought in;
-    baseline: (episodes,) what each weighted reward was compared with, None: not told.
+    baseline: (episodes,) what each weighted reward was compared with, None: not told; compared: (episodes,)
+    with how many each was normalised, itself included, None: not told.
     """
 
     values: Tensor
     quality: Tensor
     baseline: Tensor | None = None
+    compared: Tensor | None = None
 
 
 def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
@@ -93,7 +95,7 @@ def aggregate(
     varies = _varies(rewards, index, count)[index]
     share = torch.where(varies, _scales(weights)[2] * centred / (std[index] + eps), torch.zeros_like(scored))
     made = _whitened(scored, share, varies, eps, whiten=whiten)
-    return replace(made, baseline=mean[index])
+    return replace(made, baseline=mean[index], compared=_sizes(index, count))
 
 
 def component(
@@ -111,7 +113,8 @@ def component(
     columns, scales = _columns(parts), _scales(weights)[:, None]
     scored = scales * torch.stack([group_z(column, groups, eps) for column in columns])
     made = _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
-    return replace(made, baseline=group_means((scales * columns).sum(dim=0), groups))
+    baseline = group_means((scales * columns).sum(dim=0), groups)
+    return replace(made, baseline=baseline, compared=_sizes(*group_index(groups, len(parts))))
 
 
 def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
@@ -156,6 +159,11 @@ def group_means(values: Tensor, groups: Groups) -> Tensor:
 def weighted_rewards(parts: Sequence[RewardParts], weights: RewardWeights | None = None) -> Tensor:
     """(episodes,) float64: R of raw reward parts (default weights: those of the source)."""
     return torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+
+
+def _sizes(index: Tensor, count: int) -> Tensor:
+    """(episodes,) int: size of each episode's group."""
+    return torch.bincount(index, minlength=count)[index]
 
 
 def _group_moments(values: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:

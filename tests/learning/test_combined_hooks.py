@@ -60,6 +60,16 @@ class Scales(TrainingHooks):
         parts = dataclasses.replace(parts, progress=self.turn("group", parts.progress))
         return group_of(dataclasses.replace(group.episodes[0], reward_parts=parts))
 
+    def overlooks_answer(self, place):
+        self.asked.append("answer")
+        return not self.says
+
+    def on_members(self, step, groups, members):
+        return [self.turn("members", member) for member in members]
+
+    def on_credit(self, step, groups, credit):
+        return [self.turn("credit", values) for values in credit]
+
     def on_advantages(self, step, groups, advantages):
         return dataclasses.replace(advantages, values=self.turn("advantages", advantages.values))
 
@@ -102,6 +112,8 @@ def test_values_go_through_all_sets_in_order():
     assert hooks.on_group(2, 0, GROUP).episodes[0].reward_parts.progress == 7.0
     advantages = Advantages(torch.tensor([1.0, 0.0]), torch.zeros(2))
     assert hooks.on_advantages(2, [GROUP], advantages).values.tolist() == [10.0, 4.0]
+    assert hooks.on_members(2, [GROUP], [1]) == [10]
+    assert hooks.on_credit(2, [GROUP], [torch.tensor([1.0])])[0].tolist() == [10.0]
     assert hooks.on_loss(2, GRPOLoss(kl=1.0)).kl == 10.0
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.tensor([1.0])
@@ -115,9 +127,10 @@ def test_what_one_forbids_is_not_done_and_all_are_asked(says):
     hooks = combined(*sets)
     assert hooks.on_update(2, None) == hooks.on_sync(2) == all(says)  # type: ignore[arg-type]
     assert hooks.ends_after(PLACE, 1, 8) == (not all(says))
+    assert hooks.overlooks_answer(PLACE) == (not all(says))
     hooks.begin(0)
     hooks.end_step(1)
-    assert [one.asked for one in sets] == [["update", "sync", "end", "begin", "end_step"]] * 2
+    assert [one.asked for one in sets] == [["update", "sync", "end", "answer", "begin", "end_step"]] * 2
 
 
 def test_a_call_that_was_held_back_reaches_nobody_behind():

@@ -10,6 +10,7 @@ from robustops.objectives.advantage_statistics import (
     advantage_statistics,
     baseline_statistics,
     correlation,
+    credit_statistics,
     lagged_correlation,
 )
 from robustops.objectives.advantages import Advantages, aggregate, component
@@ -55,6 +56,18 @@ def test_the_baseline_by_hand():
     rest = [1 - 2.5, 0.0, 3 - 1.5, 4 - 6.0, 6 - 4.0]
     expected = 1 - statistics.variance(rest) / statistics.variance(rewards.tolist())
     assert found["ev_loo"] == pytest.approx(expected)
+
+
+def test_credit_of_tokens_against_their_episodes_by_hand():
+    """Gaps 0, 1.5 and, in the second episode, 0.25: the tokens that are not trained do not count."""
+    credit = [torch.tensor([9.0, 0.5, -1.0]), torch.tensor([-0.25, 9.0])]
+    masks = [(False, True, True), (True, False)]
+    found = credit_statistics(torch.tensor([0.5, -0.5]), credit, masks)
+    assert found["adv_token_gap"] == pytest.approx((0 + 1.5 + 0.25) / 3)
+    even = [torch.full((3,), 0.1), torch.full((2,), -0.3)]
+    exact = torch.tensor([0.1, -0.3], dtype=torch.float64)
+    assert credit_statistics(exact, even, masks)["adv_token_gap"] == 0.0
+    assert math.isnan(credit_statistics(torch.zeros(0), [], [])["adv_token_gap"])
 
 
 def test_a_wrong_baseline_shows():

@@ -49,10 +49,13 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "cold_sampling": generation.ColdSampling,
     "swapped_baseline": credit.SwappedBaseline,
     "offset_baseline": credit.OffsetBaseline,
+    "merged_groups": credit.MergedGroups,
+    "singleton_groups": credit.SingletonGroups,
     "heavy_noise": credit.HeavyNoise,
     "sign_flips": credit.SignFlips,
     "lagged_advantages": credit.LaggedAdvantages,
     "rolled_rewards": credit.RolledRewards,
+    "late_credit": credit.LateCredit,
     "tool_outage": environment.ToolOutage,
     "rejected_call": environment.RejectedCall,
     "digit_noise": environment.DigitNoise,
@@ -60,6 +63,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "truncated_reply": environment.TruncatedReply,
     "early_done": environment.EarlyDone,
     "turn_limit": environment.TurnLimit,
+    "stop_ignored": environment.StopIgnored,
 }
 
 

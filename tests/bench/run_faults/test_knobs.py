@@ -32,6 +32,11 @@ COUNTERS = {
 
 
 REWARD_GUARDS = ("reward.bounded", "reward.recheck")
+ADVANTAGE_GUARDS = {
+    "grpo.advantage_guard": "rule",
+    "grpo.regroup": "regroup",
+    "grpo.even_credit": "even",
+}
 
 
 def options_of(key: str, value) -> dict:
@@ -41,8 +46,8 @@ def options_of(key: str, value) -> dict:
         return {"reward_guards": RewardGuards(**{name: value})}
     if section == "reward":
         return {"weights": dataclasses.replace(WEIGHTS, **{name: value})}
-    if key == "grpo.advantage_guard":
-        return {"guards": AdvantageGuards(rule=value)}
+    if key in ADVANTAGE_GUARDS:
+        return {"guards": AdvantageGuards(**{ADVANTAGE_GUARDS[key]: value})}
     if section in ("model", "domain") or name == "min_new_tokens":
         return {"limits": {name: value}}
     return {name: value}
@@ -125,6 +130,28 @@ def test_guards_of_advantages_bring_them_closer_to_the_true_ones(tmp_path, name,
     repaired = advantage_guards.guarded(faulty, parts, members, AdvantageGuards(**rule))
     gap = (faulty.values - true.values).abs().sum()
     assert gap > 0.5 and (repaired.values - true.values).abs().sum() < gap
+
+
+@pytest.mark.parametrize("name", ["merged_groups", "singleton_groups"])
+def test_centred_groups_are_closer_to_the_true_ones_under_wrong_group_ids(tmp_path, name):
+    groups = [GROUP, group_with((0.0, 0.1, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, 0.0), (0.0, 0.3, 0.0))]
+    parts = [e.reward_parts for group in groups for e in group.episodes]
+    members = [number for number, group in enumerate(groups) for _ in group.episodes]
+    hooks, true = injector(tmp_path, name), aggregate(parts, members)
+    faulty = hooks.on_advantages(5, groups, aggregate(parts, hooks.on_members(5, groups, members)))
+    repaired = advantage_guards.guarded(faulty, parts, members, AdvantageGuards("centre"))
+    gap = (faulty.values - true.values).abs().sum()
+    assert gap > 0.5 and (repaired.values - true.values).abs().sum() < 0.7 * gap
+
+
+def test_a_lower_turn_limit_ends_episodes_sooner_whose_answers_are_ignored(tmp_path):
+    turns = []
+    for limit in (8, 4):
+        hooks = injector(tmp_path, "stop_ignored", onset=1)
+        run = fit(tmp_path, hooks, expert=True, steps=1, limits={"max_turns": limit})
+        turns.append({len(e.turns) for e in run.episodes[0]})
+        assert {e.stop for e in run.episodes[0]} == {"max_turns"}
+    assert turns == [{8}, {4}]
 
 
 def session_of(written=(), **values) -> Session:
@@ -283,6 +310,8 @@ def test_every_knob_of_the_catalogue_is_tried_here():
         ("tool_outage", "domain.tool_retries"),
         ("rejected_call", "grpo.credit.bad_cap"),
         ("turn_limit", "model.max_turns"),
+        ("stop_ignored", "model.max_turns"),
+        *((n, "grpo.advantage_guard") for n in ("merged_groups", "singleton_groups")),
         ("entropy_penalty", "grpo.entropy"),
     }
     assert tried | set(disconnecting()) == set(COUNTERS)

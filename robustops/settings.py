@@ -243,7 +243,8 @@ class GRPOSettings:
     reward become 0), advantage_clip: largest absolute advantage (null: none); regroup: which episodes are
     compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
     advantage, whatever local credit gave it; share_prefix: the trainer
-    computes what the episodes of a group have in common once; checkpoint_every: steps.
+    computes what the episodes of a group have in common once; checkpoint_every: steps; keep_checkpoints: what
+    a resume needs | all (a run may branch from any of them, also after its end).
     """
 
     name: str = "default"
@@ -284,6 +285,7 @@ class GRPOSettings:
     micro_batch_tokens: int = at_least(1, 8192)
     share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)
+    keep_checkpoints: str = one_of("resume", "all")
 
 
 @dataclass
@@ -372,13 +374,16 @@ class PolicyCommandSettings(CommandSettings):
 
 @dataclass
 class TrainSettings(PolicyCommandSettings):
-    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; dry_run:
-    report what the run would take (memory, tokens, steps, disk) and train nothing; second_run_fault: another
-    failure beside that of run_fault.
+    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; branch: a
+    run folder from whose GRPO checkpoint of branch_step (null: the newest) this run goes on in a folder of
+    its own, with other knobs (`learning.branching`); dry_run: report what the run would take (memory,
+    tokens, steps, disk) and train nothing; second_run_fault: another failure beside that of run_fault.
     """
 
     stages: list[str] = some_of(STAGES, STAGES)
     resume: str | None = None
+    branch: str | None = None
+    branch_step: int | None = at_least(1, None)
     dry_run: bool = False
     reward_norm: RewardNormSettings = field(default_factory=RewardNormSettings)
     sft: SFTSettings = field(default_factory=SFTSettings)

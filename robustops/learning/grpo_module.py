@@ -24,7 +24,7 @@ from robustops.learning.grpo_loss import (
     make_batch,
 )
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
-from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
+from robustops.learning.optimisation import PolicyModule, accumulate, adamw, hold_to, own_rates, update
 from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
 from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
@@ -111,14 +111,18 @@ class GRPOModule(PolicyModule):
         self.grad_clip = optimisation.grad_clip
         self.updates_per_step = optimisation.updates
         self.advantage_telemetry = AdvantageTelemetry()
+        self._rates: list[dict[str, Any]] = []
 
     def configure_optimizers(self) -> Any:
         o = self.optimisation
         decay = None if o.decay_steps is None else o.decay_steps * o.updates
-        return adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
+        made = adamw(self, o.learning_rate, o.weight_decay, o.warmup_steps * o.updates, decay, o.adam_epsilon)
+        self._rates = own_rates(made["optimizer"])
+        return made
 
     def on_train_start(self) -> None:
         set_training_mode(self.model)
+        hold_to(self, self._rates)
         if self.reference is not None:
             self.reference.model.to(self.device)  # type: ignore[arg-type]
 

@@ -49,6 +49,28 @@ def adamw(
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
+def hold_to(module: LightningModule, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Give a restored optimiser the rates of this run: its checkpoint brings along those that it had.
+
+    wanted: `own_rates` of each parameter group, as it was made. Nothing changes where they are the same.
+    DeepSpeed's optimisers are left as they are.
+    """
+    optimizer, scheduler = module.optimizers(), module.lr_schedulers()
+    if isinstance(module.trainer.strategy, ZeroStrategy) or not isinstance(scheduler, LambdaLR):
+        return
+    assert not isinstance(optimizer, list)
+    scheduler.base_lrs = [own["initial_lr"] for own in wanted]
+    for group, own, factor in zip(optimizer.param_groups, wanted, scheduler.lr_lambdas, strict=True):
+        group.update(own)
+        group["lr"] = own["initial_lr"] * factor(scheduler.last_epoch)
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What `hold_to` gives back to an optimiser that has a schedule, by parameter group."""
+    names = ("initial_lr", "weight_decay", "eps")
+    return [{name: group[name] for name in names} for group in optimizer.param_groups]
+
+
 class PolicyModule(LightningModule):
     """A policy in training: manual optimisation, micro-batch by micro-batch.
 

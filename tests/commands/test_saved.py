@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from robustops.commands.saved import evaluated, name_of, resumed
+from robustops.commands.saved import branched, evaluated, name_of, resumed
 from robustops.errors import ConfigError
 from robustops.tracking.run_record import read_record, write_record
 
@@ -54,6 +54,18 @@ def test_a_run_that_the_command_line_did_not_start_falls_back_to_hydras_files(fo
     if with_record:
         record(folder, None)
     assert resumed([f"resume={folder}"])[:2] == ["domain=calendar", "seed=9"]
+
+
+def test_a_branch_takes_the_overrides_of_its_parent_but_not_its_folder(folder):
+    given = [f"branch={folder}", "grpo.kl=0.5", "branch_step=3"]
+    taken = branched(given)
+    assert taken[-3:] == given and not any("hydra.run.dir" in text for text in taken)
+    assert [name_of(text) for text in taken[:-3]] == [
+        name for name in map(name_of, resumed([f"resume={folder}"])[:-3]) if name != "grpo.kl"
+    ]
+    with pytest.raises(ConfigError, match="give one of them"):
+        branched([*given, "resume=x"])
+    assert branched(["seed=3"]) == ["seed=3"]
 
 
 def test_evaluate_takes_the_accepted_settings(folder):

@@ -240,7 +240,12 @@ class GRPOSettings:
     and trainer after new weights (null: by precision), sync_guard: what a larger one does, stop the run |
     resync (hand the weights over once more) | report; entropy: weight of an entropy bonus in the loss;
     advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that contradict the
-    reward become 0), advantage_clip: largest absolute advantage (null: none); regroup: which episodes are
+    reward become 0), advantage_clip: largest absolute advantage (null: none);
+    baseline: what rewards of a group are compared with, the mean of all of them | of the others
+    (leave_one_out); std_floor: least deviation that a group's rewards are divided by; value_head: rewards are
+    compared with a learned value of the start state instead, value_learning_rate: its own, value_least_ev:
+    explained variance below which group means are used all the same (null: never; above 1: always);
+    regroup: which episodes are
     compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
     advantage, whatever local credit gave it; share_prefix: the trainer
     computes what the episodes of a group have in common once; checkpoint_every: steps; keep_checkpoints: what
@@ -280,6 +285,11 @@ class GRPOSettings:
     entropy: float = at_least(0, 0.0)
     advantage_guard: str = one_of("none", "centre", "consistent")
     advantage_clip: float | None = at_least(0, None)
+    baseline: str = one_of("group_mean", "leave_one_out")
+    std_floor: float = at_least(0, 0.0)
+    value_head: bool = False
+    value_learning_rate: float = at_least(0, 0.01)
+    value_least_ev: float | None = None
     regroup: bool = False
     even_credit: bool = False
     micro_batch_tokens: int = at_least(1, 8192)

@@ -89,6 +89,14 @@ class CombinedHooks(TrainingHooks):
             advantages = hooks.on_advantages(step, groups, advantages)
         return advantages
 
+    def on_value_targets(self, step: int, groups: Sequence[Group], targets: Tensor) -> Tensor:
+        for hooks in self.sets:
+            targets = hooks.on_value_targets(step, groups, targets)
+        return targets
+
+    def on_value_update(self, step: int, optimizer: Optimizer) -> bool:
+        return all([hooks.on_value_update(step, optimizer) for hooks in self.sets])
+
     def on_credit(self, step: int, groups: Sequence[Group], credit: list[Tensor]) -> list[Tensor]:
         for hooks in self.sets:
             credit = hooks.on_credit(step, groups, credit)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from robustops.learning.groups import GroupPlan
 from robustops.learning.grpo_loss import GRPOLoss
 from robustops.learning.grpo_module import Optimisation
+from robustops.learning.value_head import Critic, ValueHead
 from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit
 from robustops.settings import CreditSettings, GRPOSettings
@@ -60,6 +63,14 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
 def advantage_guards(grpo: GRPOSettings) -> AdvantageGuards:
     """What advantages are held to."""
     return AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip, grpo.regroup, grpo.even_credit)
+
+
+def critic(grpo: GRPOSettings, model: PreTrainedModel) -> Critic | None:
+    """The value head that stands in for group means, None: there is none."""
+    if not grpo.value_head:
+        return None
+    width = model.config.get_text_config().hidden_size
+    return Critic(ValueHead(width, grpo.value_learning_rate), grpo.value_least_ev, grpo.whiten)
 
 
 def local_credit(credit: CreditSettings) -> LocalCredit:

@@ -44,6 +44,14 @@ class TrainingHooks(RolloutHooks):
         """Advantages (episodes,) of the groups' episodes in order, before they are laid on tokens."""
         return advantages
 
+    def on_value_targets(self, step: int, groups: Sequence[Group], targets: Tensor) -> Tensor:
+        """Returns (episodes,) that a value head is to learn, where there is one."""
+        return targets
+
+    def on_value_update(self, step: int, optimizer: Optimizer) -> bool:
+        """Before an update of a value head, as `on_update`."""
+        return True
+
     def on_credit(self, step: int, groups: Sequence[Group], credit: list[Tensor]) -> list[Tensor]:
         """Advantages of the tokens of each of the groups' episodes, (tokens,) each, before the loss."""
         return credit

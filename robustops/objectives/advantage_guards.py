@@ -59,6 +59,7 @@ def guarded(
     if guards.rule == "centre":
         values = values - group_means(values, groups)
         baseline = None if baseline is None else group_means(weighted_rewards(parts, weights), groups)
+        advantages = dataclasses.replace(advantages, without_own=False)
     elif guards.rule == "consistent":
         rewards = weighted_rewards(parts, weights)
         relative = rewards - group_means(rewards, groups)

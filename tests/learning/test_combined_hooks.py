@@ -67,6 +67,13 @@ class Scales(TrainingHooks):
     def on_members(self, step, groups, members):
         return [self.turn("members", member) for member in members]
 
+    def on_value_targets(self, step, groups, targets):
+        return self.turn("targets", targets)
+
+    def on_value_update(self, step, optimizer):
+        self.asked.append("value")
+        return self.says
+
     def on_credit(self, step, groups, credit):
         return [self.turn("credit", values) for values in credit]
 
@@ -114,6 +121,7 @@ def test_values_go_through_all_sets_in_order():
     assert hooks.on_advantages(2, [GROUP], advantages).values.tolist() == [10.0, 4.0]
     assert hooks.on_members(2, [GROUP], [1]) == [10]
     assert hooks.on_credit(2, [GROUP], [torch.tensor([1.0])])[0].tolist() == [10.0]
+    assert hooks.on_value_targets(2, [GROUP], torch.tensor([1.0])).tolist() == [10.0]
     assert hooks.on_loss(2, GRPOLoss(kl=1.0)).kl == 10.0
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.tensor([1.0])
@@ -127,10 +135,13 @@ def test_what_one_forbids_is_not_done_and_all_are_asked(says):
     hooks = combined(*sets)
     assert hooks.on_update(2, None) == hooks.on_sync(2) == all(says)  # type: ignore[arg-type]
     assert hooks.ends_after(PLACE, 1, 8) == (not all(says))
+    assert hooks.on_value_update(2, None) == all(says)  # type: ignore[arg-type]
     assert hooks.overlooks_answer(PLACE) == (not all(says))
     hooks.begin(0)
     hooks.end_step(1)
-    assert [one.asked for one in sets] == [["update", "sync", "end", "answer", "begin", "end_step"]] * 2
+    assert [one.asked for one in sets] == [
+        ["update", "sync", "end", "value", "answer", "begin", "end_step"]
+    ] * 2
 
 
 def test_a_call_that_was_held_back_reaches_nobody_behind():

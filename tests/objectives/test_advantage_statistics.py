@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import statistics
 
@@ -12,6 +13,7 @@ from robustops.objectives.advantage_statistics import (
     correlation,
     credit_statistics,
     lagged_correlation,
+    value_statistics,
 )
 from robustops.objectives.advantages import Advantages, aggregate, component
 from robustops.records import RewardParts
@@ -68,6 +70,20 @@ def test_credit_of_tokens_against_their_episodes_by_hand():
     exact = torch.tensor([0.1, -0.3], dtype=torch.float64)
     assert credit_statistics(exact, even, masks)["adv_token_gap"] == 0.0
     assert math.isnan(credit_statistics(torch.zeros(0), [], [])["adv_token_gap"])
+
+
+def test_a_value_head_by_hand():
+    found = value_statistics(torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 2.0]))
+    assert found["vf_loss"] == pytest.approx(1 / 3)
+    assert found["vf_ev"] == pytest.approx(1 - statistics.variance([0, 0, 1]) / 1.0)
+    assert math.isnan(value_statistics(torch.zeros(2), torch.ones(2))["vf_ev"])
+
+
+def test_a_baseline_that_leaves_out_the_own_reward_is_taken_as_it_is():
+    rewards = torch.tensor([1.0, 2.0, 3.0, 4.0, 6.0])
+    means = baseline_statistics(rewards, made([0.0] * 5, [2.0, 2.0, 2.0, 5.0, 5.0]), GROUPS)
+    others = dataclasses.replace(made([0.0] * 5, [2.5, 2.0, 1.5, 6.0, 4.0]), without_own=True)
+    assert baseline_statistics(rewards, others, GROUPS)["ev_loo"] == pytest.approx(means["ev_loo"])
 
 
 def test_a_wrong_baseline_shows():

@@ -20,6 +20,7 @@ from robustops.objectives.advantages import Advantages, weighted_rewards
 from robustops.records import Episode, Group, RewardParts
 from robustops.rewards.combine import total
 from robustops.rollout.hooks import Place
+from robustops.seeding import generator
 
 #: Scale of the noise on advantages, whose own deviation is about 1.
 NOISE = 3.0
@@ -135,6 +136,25 @@ class SingletonGroups(Mechanism):
         values = torch.where(alone, rewards / deviation, advantages.values)
         baseline = None if advantages.baseline is None else torch.where(alone, 0.0, advantages.baseline)
         return dataclasses.replace(advantages, values=values, baseline=baseline)
+
+
+class PermutedTargets(Mechanism):
+    """CA-1: struck episodes swap the returns that the value head learns for them at random."""
+
+    def on_value_targets(self, step: int, groups: Sequence[Group], targets: Tensor) -> Tensor:
+        places = [
+            group_place(step, number, group)._replace(member=episode.index)
+            for number, group in enumerate(groups)
+            for episode in group.episodes
+        ]
+        struck = [row for row, place in enumerate(places) if self.occurs(place)]
+        given = list(struck)
+        generator(self.spec.seed, "targets", step).shuffle(given)
+        changed = targets.clone()
+        changed[struck] = targets[given]
+        for row in struck:
+            self.note(places[row], float(targets[row]), float(changed[row]))
+        return changed if struck else targets
 
 
 class HeavyNoise(AdvantageMechanism):

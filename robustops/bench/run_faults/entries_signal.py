@@ -15,6 +15,11 @@ _EVEN = disconnects("grpo.even_credit", True)
 _REGROUP = disconnects("grpo.regroup", True)
 
 
+def _critic(name: str, units: tuple[str, ...]) -> MechanismInfo:
+    knobs = (disconnects("grpo.value_least_ev", 1.5),)
+    return MechanismInfo(name, "critic", units, "vf_loss", 1, knobs, learned=True, needs_critic=True)
+
+
 def _grouping(name: str) -> MechanismInfo:
     knobs = (_REGROUP, weakens("grpo.advantage_guard", "centre"))
     return MechanismInfo(name, "grouping", ("group", "step"), "adv_group_mean_absmax", 1, knobs)
@@ -73,6 +78,8 @@ CREDIT = (
             MechanismInfo("offset_baseline", "advantage", ("step", "group"), "adv_mean", -1, (_CENTRE,)),
             _grouping("merged_groups"),
             _grouping("singleton_groups"),
+            _critic("permuted_targets", _EPISODES),
+            _critic("frozen_critic", ("step",)),
         ),
     ),
     FaultType(

@@ -51,6 +51,8 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "offset_baseline": credit.OffsetBaseline,
     "merged_groups": credit.MergedGroups,
     "singleton_groups": credit.SingletonGroups,
+    "permuted_targets": credit.PermutedTargets,
+    "frozen_critic": optimisation.FrozenCritic,
     "heavy_noise": credit.HeavyNoise,
     "sign_flips": credit.SignFlips,
     "lagged_advantages": credit.LaggedAdvantages,
@@ -126,6 +128,12 @@ def check_run(settings: TrainSettings, fault: FaultType, mechanism: MechanismInf
         raise ConfigError(
             f"{name} changes logits, which sampler={settings.sampler.name} does not offer; choose "
             f"run_fault.mechanism={' or '.join(others)}, or sampler=hf"
+        )
+    if mechanism.needs_critic and not settings.grpo.value_head:
+        others = [other.name for other in fault.mechanisms if not other.needs_critic]
+        raise ConfigError(
+            f"{name} is about a value head, and this run has none; choose grpo.value_head=true, or "
+            f"run_fault.mechanism={' or '.join(others)}"
         )
     if mechanism.site == "sync" and settings.grpo.sync_guard == "stop":
         raise ConfigError(

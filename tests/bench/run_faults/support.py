@@ -25,6 +25,7 @@ from robustops.learning.grpo_module import GRPOModule, Optimisation
 from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.rollout_callback import RolloutCallback
 from robustops.learning.sync_probe import SyncProbe
+from robustops.learning.value_head import Critic, ValueHead
 from robustops.objectives.advantages import aggregate
 from robustops.records import Episode, RewardParts, Task
 from robustops.rewards.combine import RewardWeights
@@ -43,6 +44,8 @@ STOPS = set(range(1, 60))
 #: Fits have so many steps, and the fault sets in with the second.
 STEPS, ONSET = 3, 2
 WEIGHTS = RewardWeights()
+#: Mechanisms that work in runs with a value head only.
+NEEDS_CRITIC = {mechanism.name for _, mechanism in all_mechanisms() if mechanism.needs_critic}
 #: Of some message.
 PLACE = Place(5, "case/oracle", "clean", 4, 2)
 
@@ -139,6 +142,9 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
         guards=options.pop("reward_guards", None),
         hooks=hooks,
     )
+    critic, least = None, options.pop("value_least_ev", None)
+    if options.pop("critic", False):
+        critic = Critic(ValueHead(32, 0.05), least)
     module = GRPOModule(
         policy.model,
         policy.reference() if options.get("kl", 0.1) > 0 else None,
@@ -147,6 +153,7 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
         Optimisation(options.pop("learning_rate", 1e-2), micro_batch_tokens=4096),
         guards=options.pop("guards", None),
         hooks=hooks,
+        critic=critic,
     )
     assert not options, f"unknown options {sorted(options)}"
     return module, RolloutCallback(maker, sampler, probe=probe, hooks=hooks)

@@ -21,7 +21,16 @@ from robustops.rewards.parts import call_evidence
 from robustops.rollout.constraints import constrained
 from robustops.rollout.hf_session import Session
 from robustops.rollout.sampler import Request
-from tests.bench.run_faults.support import PLACE, WEIGHTS, Fit, fit, initial, injector, uses_tools
+from tests.bench.run_faults.support import (
+    NEEDS_CRITIC,
+    PLACE,
+    WEIGHTS,
+    Fit,
+    fit,
+    initial,
+    injector,
+    uses_tools,
+)
 from tests.learning.support import group_of, made_episode, same_weights
 
 COUNTERS = {
@@ -54,7 +63,9 @@ def options_of(key: str, value) -> dict:
 
 
 def disconnecting() -> list[tuple[str, str]]:
-    return sorted(pair for pair, counter in COUNTERS.items() if counter.effect == "disconnects")
+    """Those of a value head are in `test_critic`."""
+    pairs = (pair for pair, counter in COUNTERS.items() if counter.effect == "disconnects")
+    return sorted(pair for pair in pairs if pair[0] not in NEEDS_CRITIC)
 
 
 def spent(run: Fit) -> list:
@@ -314,4 +325,5 @@ def test_every_knob_of_the_catalogue_is_tried_here():
         *((n, "grpo.advantage_guard") for n in ("merged_groups", "singleton_groups")),
         ("entropy_penalty", "grpo.entropy"),
     }
+    tried |= {(name, "grpo.value_least_ev") for name in NEEDS_CRITIC}
     assert tried | set(disconnecting()) == set(COUNTERS)

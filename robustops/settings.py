@@ -48,7 +48,8 @@ class DomainSettings:
     split; tool_configs: rows a task expands to; tool_timeout_s: seconds after which a call without an answer
     ends as an error reply (null: never); tool_retries: how often a call that a tool out of order refused
     (TOOL_UNAVAILABLE, not executed) is made again; check_replies: a reply that is not what the world said,
-    by its digest, is fetched again; seed: of the task catalogue.
+    by its digest, is fetched again; reread_calls: a call that was refused as unreadable, although its message
+    holds one that can be read, is made after all; seed: of the task catalogue.
     """
 
     name: str = "itsm"
@@ -62,6 +63,7 @@ class DomainSettings:
     tool_timeout_s: float | None = at_least(0.01, 30.0)
     tool_retries: int = at_least(0, 0)
     check_replies: bool = False
+    reread_calls: bool = False
     seed: int = 0
 
 
@@ -247,7 +249,8 @@ class GRPOSettings:
     explained variance below which group means are used all the same (null: never; above 1: always);
     regroup: which episodes are
     compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
-    advantage, whatever local credit gave it; share_prefix: the trainer
+    advantage, whatever local credit gave it; whole_updates: right before an optimiser update it is seen
+    to that it is made, of all weights with a gradient, at the schedule's rate; share_prefix: the trainer
     computes what the episodes of a group have in common once; checkpoint_every: steps; keep_checkpoints: what
     a resume needs | all (a run may branch from any of them, also after its end).
     """
@@ -292,6 +295,7 @@ class GRPOSettings:
     value_least_ev: float | None = None
     regroup: bool = False
     even_credit: bool = False
+    whole_updates: bool = False
     micro_batch_tokens: int = at_least(1, 8192)
     share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)

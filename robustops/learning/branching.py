@@ -32,6 +32,7 @@ STAGE = "grpo"
 INTERVENTIONS = (
     *("grpo", "reward", "reward_norm", "sampler"),
     *("domain.tool_retries", "domain.check_replies", "domain.tool_timeout_s"),
+    "domain.reread_calls",
     *("model.min_turns", "model.max_turns", "model.max_answers", "model.answer_tokens"),
 )
 #: Of these, what the state of a checkpoint is made for.

@@ -52,7 +52,7 @@ class Optimisation:
     """decay_steps: the learning rate decays linearly to a tenth over so many steps (None: constant); epochs,
     mini_batches: optimiser updates of a step are their product; micro_batch_tokens: padded tokens of one
     micro-batch; share_prefix: what the episodes of a group have in common is computed once, where it pays
-    and the model allows it.
+    and the model allows it; whole_updates: see `learning.optimisation.update`.
     """
 
     learning_rate: float
@@ -65,6 +65,7 @@ class Optimisation:
     mini_batches: int = 1
     micro_batch_tokens: int = 8192
     share_prefix: bool = True
+    whole_updates: bool = False
 
     @property
     def updates(self) -> int:
@@ -316,7 +317,8 @@ class GRPOModule(PolicyModule):
     ) -> tuple[float, float]:
         """One optimiser update; a gradient that is not finite stops it and is traced to its token."""
         try:
-            return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks)
+            whole = self.optimisation.whole_updates
+            return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks, whole=whole)
         except TrainingError:
             explain_gradient(self.model, self.reference, rows, coefficients, step, self.device)
             raise

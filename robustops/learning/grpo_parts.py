@@ -57,6 +57,7 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
         mini_batches=grpo.mini_batches,
         micro_batch_tokens=grpo.micro_batch_tokens,
         share_prefix=grpo.share_prefix,
+        whole_updates=grpo.whole_updates,
     )
 
 

@@ -191,6 +191,7 @@ class Run:
             domain.tool_retries,
             domain.check_replies,
             model.max_answers,
+            domain.reread_calls,
         )
         return Collector(
             sampler,

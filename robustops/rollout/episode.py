@@ -30,7 +30,7 @@ class Limits:
     min_turns: turns before which no environment ends an episode; tool_retries: how often a call is made
     again that a tool out of order did not execute; check_replies: a reply that is not what the world said
     is replaced by that; max_answers: the final answer that ends an episode whatever the environment says,
-    None: it is believed.
+    None: it is believed; reread_calls: a call refused as unreadable that can be read is made after all.
     """
 
     context_tokens: int
@@ -42,6 +42,7 @@ class Limits:
     tool_retries: int = 0
     check_replies: bool = False
     max_answers: int | None = None
+    reread_calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,7 @@ class EpisodeRun:
             [turn.result for turn in self.turns if turn.result is not None],
             retries=0 if self.start.observe else self.limits.tool_retries,
             checked=self.limits.check_replies,
+            reread=self.limits.reread_calls,
         )
 
     def _too_short(self, completion: Completion) -> str | None:

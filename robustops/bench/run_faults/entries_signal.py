@@ -130,7 +130,7 @@ ENVIRONMENT = (
                 ("turn", "episode"),
                 "invalid_call_frac",
                 1,
-                (weakens("grpo.credit.bad_cap", None),),
+                (disconnects("domain.reread_calls", True), weakens("grpo.credit.bad_cap", None)),
             ),
         ),
     ),

@@ -142,6 +142,7 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
         guards=options.pop("reward_guards", None),
         hooks=hooks,
     )
+    whole = options.pop("whole_updates", False)
     critic, least = None, options.pop("value_least_ev", None)
     if options.pop("critic", False):
         critic = Critic(ValueHead(32, 0.05), least)
@@ -150,7 +151,7 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
         policy.reference() if options.get("kl", 0.1) > 0 else None,
         lambda given, groups: aggregate(given, groups, weights),
         GRPOLoss(kl=options.pop("kl", 0.1)),
-        Optimisation(options.pop("learning_rate", 1e-2), micro_batch_tokens=4096),
+        Optimisation(options.pop("learning_rate", 1e-2), micro_batch_tokens=4096, whole_updates=whole),
         guards=options.pop("guards", None),
         hooks=hooks,
         critic=critic,

@@ -268,6 +268,15 @@ def test_a_lower_learning_rate_makes_faulty_updates_smaller(tmp_path, name):
     assert moved[1] < 0.1 * moved[0]
 
 
+def test_a_whole_update_is_at_the_rate_of_the_schedule(tmp_path):
+    before, moved = initial(), []
+    for whole in (False, True):
+        hooks = injector(tmp_path, "aggressive_updates")
+        after = fit(tmp_path, hooks, expert=False, learning_rate=1e-3, whole_updates=whole).weights
+        moved.append(sum(float((after[key] - before[key]).norm()) for key in before))
+    assert moved[1] < 0.5 * moved[0]
+
+
 @pytest.mark.parametrize("name", ["skipped_updates", "frozen_parameters"])
 def test_a_higher_learning_rate_makes_up_for_updates_that_are_lost(tmp_path, name):
     before, moved = initial(), []
@@ -317,6 +326,7 @@ def test_every_knob_of_the_catalogue_is_tried_here():
         *((n, "sampler.temperature") for n in ("repeat_last", "cold_sampling")),
         *((n, "grpo.advantage_guard") for n in ("heavy_noise", "sign_flips", "lagged_advantages")),
         ("heavy_noise", "grpo.advantage_clip"),
+        ("aggressive_updates", "grpo.whole_updates"),
         ("repeat_last", "sampler.repetition_penalty"),
         ("tool_outage", "domain.tool_retries"),
         ("rejected_call", "grpo.credit.bad_cap"),

@@ -48,7 +48,8 @@ class DomainSettings:
     split; tool_configs: rows a task expands to; tool_timeout_s: seconds after which a call without an answer
     ends as an error reply (null: never); tool_retries: how often a call that a tool out of order refused
     (TOOL_UNAVAILABLE, not executed) is made again; check_replies: a reply that is not what the world said,
-    by its digest, is fetched again; seed: of the task catalogue.
+    by its digest, is fetched again; reread_calls: a call that was refused as unreadable, although its message
+    holds one that can be read, is made after all; seed: of the task catalogue.
     """
 
     name: str = "itsm"
@@ -62,6 +63,7 @@ class DomainSettings:
     tool_timeout_s: float | None = at_least(0.01, 30.0)
     tool_retries: int = at_least(0, 0)
     check_replies: bool = False
+    reread_calls: bool = False
     seed: int = 0
 
 
@@ -115,9 +117,10 @@ class LoRASettings:
 @dataclass
 class ModelSettings:
     """The policy. source: folder | gguf_package | hub; checkpoint: a folder of weights (None: those the
-    source names); min_turns: turns before which no environment ends an episode; hub_id: model id where
-    source=hub; architecture: model_type and shape of the
-    transformers config, for sizes where no weights are at hand.
+    source names); min_turns: turns before which no environment ends an episode; max_answers: the final
+    answer that ends an episode even where its environment goes on (null: the environment is believed);
+    hub_id: model id where source=hub; architecture: model_type and shape of the transformers config, for
+    sizes where no weights are at hand.
     """
 
     name: str = "tiny"
@@ -129,6 +132,7 @@ class ModelSettings:
     answer_tokens: int = at_least(1, 96)
     max_turns: int = at_least(1, 14)
     min_turns: int = at_least(0, 0)
+    max_answers: int | None = at_least(1, None)
     gradient_checkpointing: bool = False
     lora: LoRASettings = field(default_factory=LoRASettings)
     architecture: dict[str, Any] = field(default_factory=dict)
@@ -238,8 +242,16 @@ class GRPOSettings:
     log-probs between sampler and trainer after new weights (null: by precision), sync_guard: what a larger
     one does, stop the run | resync (hand the weights over once more) | report; entropy: weight of an entropy
     bonus in the loss; advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that
-    contradict the reward become 0), advantage_clip: largest absolute advantage (null: none); share_prefix:
-    the trainer computes what the episodes of a group have in common once; checkpoint_every: steps.
+    contradict the reward become 0), advantage_clip: largest absolute advantage (null: none); baseline: what
+    rewards of a group are compared with, the mean of all of them | of the others (leave_one_out); std_floor:
+    least deviation that a group's rewards are divided by; value_head: rewards are compared with a learned
+    value of the start state instead, value_learning_rate: its own, value_least_ev: explained variance below
+    which group means are used all the same (null: never; above 1: always); regroup: which episodes are
+    compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
+    advantage, whatever local credit gave it; whole_updates: right before an optimiser update it is seen to
+    that it is made, of all weights with a gradient, at the schedule's rate; share_prefix: the trainer
+    computes what the episodes of a group have in common once; checkpoint_every: steps; keep_checkpoints: what
+    a resume needs | all (a run may branch from any of them, also after its end).
     """
 
     name: str = "default"
@@ -277,9 +289,18 @@ class GRPOSettings:
     entropy: float = at_least(0, 0.0)
     advantage_guard: str = one_of("none", "centre", "consistent")
     advantage_clip: float | None = at_least(0, None)
+    baseline: str = one_of("group_mean", "leave_one_out")
+    std_floor: float = at_least(0, 0.0)
+    value_head: bool = False
+    value_learning_rate: float = at_least(0, 0.01)
+    value_least_ev: float | None = None
+    regroup: bool = False
+    even_credit: bool = False
+    whole_updates: bool = False
     micro_batch_tokens: int = at_least(1, 8192)
     share_prefix: bool = True
     checkpoint_every: int = at_least(1, 10)
+    keep_checkpoints: str = one_of("resume", "all")
 
 
 @dataclass
@@ -371,17 +392,22 @@ class PolicyCommandSettings(CommandSettings):
 
 @dataclass
 class TrainSettings(PolicyCommandSettings):
-    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; dry_run:
-    report what the run would take (memory, tokens, steps, disk) and train nothing.
+    """`robustops train`. stages: of sft, grpo, in this order; resume: a run folder to go on with; branch: a
+    run folder from whose GRPO checkpoint of branch_step (null: the newest) this run goes on in a folder of
+    its own, with other knobs (`learning.branching`); dry_run: report what the run would take (memory,
+    tokens, steps, disk) and train nothing; second_run_fault: another failure beside that of run_fault.
     """
 
     stages: list[str] = some_of(STAGES, STAGES)
     resume: str | None = None
+    branch: str | None = None
+    branch_step: int | None = at_least(1, None)
     dry_run: bool = False
     reward_norm: RewardNormSettings = field(default_factory=RewardNormSettings)
     sft: SFTSettings = field(default_factory=SFTSettings)
     grpo: GRPOSettings = field(default_factory=GRPOSettings)
     run_fault: RunFaultSettings = field(default_factory=RunFaultSettings)
+    second_run_fault: RunFaultSettings = field(default_factory=RunFaultSettings)
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from robustops.bench.run_faults.catalog import chosen
+from robustops.bench.run_faults.catalog import check_together, chosen
 from robustops.errors import ConfigError
 from robustops.faults.plan import FAMILIES, HELD_OUT, check_subtypes
 from robustops.faults.scheduler import check_caps
@@ -79,6 +79,8 @@ def _fault_rules(settings: Any, path: str) -> None:
 
 
 def _run_fault_rules(settings: Any, path: str) -> None:
+    if isinstance(settings, TrainSettings):
+        check_together(settings.run_fault, settings.second_run_fault)
     if not isinstance(settings, RunFaultSettings):
         return
     for name in ("strength", "probability"):

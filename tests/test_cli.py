@@ -103,6 +103,7 @@ def test_cfg_prints_the_composed_config(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "domain=itms"], ["unknown choice domain=itms", "did you mean 'itsm'", "calendar, itsm"]),
         (["train", "experiment=[smoke,nix]"], ["experiment=nix", "quickstart, "]),
         (["train", "grpo.steps=abc"], ["grpo.steps=abc has the wrong type", "a whole number"]),
+        (["train", "second_run_fault=x"], ["keys: name, mech", "with run_fault@second_run_fault=CHOICE"]),
         (["train", "grpo.steps=2.5"], ["a whole number"]),
         (["train", "progress=maybe"], ["true or false"]),
         (["train", "stages=sft"], ["a list, written [a,b]", "sft, grpo"]),

@@ -150,10 +150,20 @@ def test_a_run_fault_goes_with_every_domain_and_recipe(fault: str, domain: str) 
     assert (settings.run_fault.name, settings.domain.name) == (fault, domain)
 
 
+def test_a_second_run_fault_is_chosen_from_the_same_group() -> None:
+    both = ("run_fault=reward_spike", "run_fault@second_run_fault=update_freeze")
+    settings = settings_of("train", *both, "second_run_fault.strength=0.5", "run_fault.onset=3")
+    validate(settings)
+    second = settings.second_run_fault
+    assert (settings.run_fault.name, settings.run_fault.onset) == ("reward_spike", 3)
+    assert (second.name, second.mechanism, second.strength) == ("update_freeze", "skipped_updates", 0.5)
+    assert second.onset == 5
+
+
 def test_without_a_run_fault_none_is_injected_and_all_guards_are_off() -> None:
     settings = settings_of("train")
     assert settings.run_fault.name == "none"
-    assert settings.run_fault == RunFaultSettings()
+    assert settings.run_fault == settings.second_run_fault == RunFaultSettings()
     assert not (settings.reward.bounded or settings.reward.recheck or settings.domain.check_replies)
     assert (settings.grpo.entropy, settings.grpo.advantage_clip) == (0.0, None)
     assert (settings.grpo.advantage_guard, settings.grpo.sync_guard) == ("none", "stop")

@@ -119,7 +119,17 @@ def _wrong_type(error: Exception, cause: Any) -> ConfigError:
     hint = typing.get_type_hints(owner).get(name) if dataclasses.is_dataclass(owner) else None
     if hint is None:
         return ConfigError(f"{given} is refused: {_first_line(str(cause))}")
-    return ConfigError(f"{given} has the wrong type; {key} takes {expected(hint)}{_choices(owner, name)}")
+    allowed = f"{expected(hint)}{_choices(owner, name)}{_relocated(owner, name)}"
+    return ConfigError(f"{given} has the wrong type; {key} takes {allowed}")
+
+
+def _relocated(owner: Any, name: str) -> str:
+    """How to choose for a section that takes its choices from the group of another one."""
+    hints = typing.get_type_hints(owner)
+    groups = [other for other in hints if hints[other] is hints[name] and other != name and _files(other)]
+    if not dataclasses.is_dataclass(hints[name]) or not groups:
+        return ""
+    return f"; choose a whole one with {groups[0]}@{name}=CHOICE"
 
 
 def expected(hint: Any) -> str:

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from robustops.cli import report_error
 from robustops.commands.explain import COMPOSE_ERRORS, explain, explain_value, refuse_unknown_keys
-from robustops.commands.saved import evaluated, resumed, value_of
+from robustops.commands.saved import branched, evaluated, resumed, value_of
 from robustops.errors import ConfigError, RobustOpsError
 from robustops.resources import conf_dir
 from robustops.schema import ROOTS, register
@@ -170,7 +170,7 @@ def _parse(command: str, arguments: Sequence[str]) -> tuple[argparse.ArgumentPar
     if value_of(options.overrides, "resume") and options.multirun:
         raise ConfigError("resume goes on with one run; leave out --multirun")
     if command == "train":
-        options.overrides = resumed(options.overrides)
+        options.overrides = resumed(branched(options.overrides))
     elif command == "evaluate":
         options.overrides = evaluated(options.overrides)
     return parser, options

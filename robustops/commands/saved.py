@@ -36,6 +36,17 @@ def resumed(overrides: Sequence[str]) -> list[str]:
     return [*kept, *overrides, f"hydra.run.dir={quote(str(path))}", "hydra.mode=RUN"]
 
 
+def branched(overrides: Sequence[str]) -> list[str]:
+    """With `branch=FOLDER`: the overrides of that run, then those given now, in a folder of its own."""
+    folder = value_of(overrides, "branch")
+    if folder is None:
+        return list(overrides)
+    if value_of(overrides, "resume") is not None:
+        raise ConfigError("branch= begins a run of its own, resume= goes on with one; give one of them")
+    now = {name_of(text) for text in overrides} | {"resume", "branch", "branch_step", "dry_run"}
+    return [*(text for text in _overrides(Path(folder)) if name_of(text) not in now), *overrides]
+
+
 def evaluated(overrides: Sequence[str]) -> list[str]:
     """With `run=FOLDER`: that run's domain, fault, model, reward and evaluation unless given now."""
     folder = value_of(overrides, "run")
@@ -56,8 +67,9 @@ def evaluated(overrides: Sequence[str]) -> list[str]:
 
 
 def name_of(override: str) -> str:
-    """The key or group that an override sets."""
-    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+    """The key or group that an override sets; the package of `group@package`."""
+    group, _, package = override.partition("=")[0].lstrip("+~").partition("@")
+    return package or group
 
 
 def quote(value: Any) -> str:

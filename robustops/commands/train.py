@@ -17,7 +17,7 @@ def run(settings: TrainSettings, context: Context) -> dict[str, Any]:
     from robustops.commands.launch import as_worker, needs_workers, run_workers
 
     injected: dict[str, Any] = {}
-    if settings.run_fault.name != "none":
+    if {settings.run_fault.name, settings.second_run_fault.name} != {"none"}:
         from robustops.bench.run_faults.injector import training_hooks
 
         injected["hooks"] = training_hooks(settings, context.run_dir)

@@ -8,7 +8,7 @@ begun are free. An evaluation whose settings or tasks changed begins anew.
 Refused for a stage that has begun                 Reported
 every setting that is not named on the right:      format, progress, logger, monitor, checkpoint_every,
 seed, domain, fault, model; sft for SFT; grpo,     what only speed, memory or rounding depend on (`HARMLESS`),
-sampler, reward, reward_norm, run_fault for GRPO   evaluation, domain.val, domain.test, fault.manifest
+sampler, reward, reward_norm, run faults for GRPO  evaluation, domain.val, domain.test, fault.manifest
 tasks of the training split, database file,        tasks of the evaluation's split, versions of packages
 weights and tokenizer of the base model
 hardware, while the stage is half done             hardware.name, hardware.threads; afterwards all of it
@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
+from robustops.learning import branching
+from robustops.learning.branching import STAGE, find_parent, take_over
 from robustops.learning.checkpoints import Checkpoints, ResumePoint
 from robustops.learning.fingerprint import (
     EVALUATION_TASKS,
@@ -46,7 +48,7 @@ HARMLESS = (
     *("format", "progress", "logger", "monitor", "hardware.name", "hardware.threads"),
     *("model.gradient_checkpointing", "sft.name", "sft.micro_batch_tokens", "sft.checkpoint_every"),
     *("grpo.name", "grpo.micro_batch_tokens", "grpo.checkpoint_every", "grpo.sync_tolerance"),
-    "grpo.share_prefix",
+    *("grpo.share_prefix", "grpo.keep_checkpoints"),
     *("sampler.max_in_flight", "sampler.prefill_tokens", "sampler.memory_fraction", "sampler.api_key_env"),
     *("sampler.timeout_s", "sampler.retries", "sampler.base_url", "sampler.urls", "sampler.sleep_level"),
     *("sampler.weight_transfer", "sampler.sync_folder", "fault.name", "reward.name"),
@@ -56,7 +58,7 @@ EVALUATION = ("evaluation", "domain.val", "domain.test", EVALUATION_TASKS, MANIF
 #: Sections that one stage uses; every other section is used by all.
 USED_BY = {
     **{"sft": "sft", "grpo": "grpo", "sampler": "grpo", "reward": "grpo", "reward_norm": "grpo"},
-    "run_fault": "grpo",
+    **{"run_fault": "grpo", "second_run_fault": "grpo"},
 }
 _LISTED = 4
 
@@ -113,9 +115,12 @@ def admit(
         ConfigError: the settings differ from what was trained with them; or no checkpoint is readable.
     """
     lines: list[str] = []
+    kept = read_record(folder)
+    branched = kept is not None and "branch" in kept
+    if settings.branch is not None and not branched:
+        return _admit_branch(settings, folder, catalog, overrides)
     points, states = _stages(settings, folder, lines)
     mine, verdict = fingerprint(settings, catalog), Verdict()
-    kept = read_record(folder)
     if kept is not None:
         before = Fingerprint.from_dict(kept)
         mine = Fingerprint(mine.settings, _known(before.contents, mine.contents), mine.versions)
@@ -127,8 +132,34 @@ def admit(
     if verdict.reported:
         again = "; evaluations begin anew" if verdict.evaluate_anew else ""
         lines.append(f"changed since the last start: {', '.join(verdict.reported)}{again}")
-    record = {"overrides": None if overrides is None else list(overrides), **mine.to_dict()}
+    origin = {"branch": kept["branch"]} if kept is not None and branched else {}
+    record = {"overrides": None if overrides is None else list(overrides), **origin, **mine.to_dict()}
     return Admission(record, folder, lines, points, verdict.evaluate_anew)
+
+
+def _admit_branch(
+    settings: TrainSettings, folder: Path, catalog: Catalog, overrides: Sequence[str] | None
+) -> Admission:
+    """Hold the first start of a branch against the run that it branches from, and take over its state."""
+    parent = find_parent(settings, folder)
+    before, mine = Fingerprint.from_dict(parent.record), fingerprint(settings, catalog)
+    mine = Fingerprint(mine.settings, _known(before.contents, mine.contents), mine.versions)
+    states = {stage: StageState(complete=True) for stage in settings.stages}
+    states[STAGE] = StageState(batches=parent.point.batches)
+    verdict = compare(before, mine, states, branches=True)
+    if verdict.refused:
+        raise ConfigError(_refusal(parent.folder, verdict.refused))
+    take_over(parent, settings, folder)
+    lines = [f"branched from {parent.folder} after GRPO step {parent.point.batches}"]
+    if verdict.reported:
+        lines.append(f"changed: {', '.join(verdict.reported)}")
+    points, _ = _stages(settings, folder, lines)
+    changes = _changes(before, mine)
+    changed = {key: [was, now] for key, (was, now) in changes.items() if not _within(key, HARMLESS)}
+    origin = {"parent": str(parent.folder.resolve()), "step": parent.point.batches, "changed": changed}
+    given = None if overrides is None else list(overrides)
+    record = {"overrides": given, "branch": origin, **mine.to_dict()}
+    return Admission(record, folder, lines, points, evaluate_anew=True)
 
 
 def _stages(
@@ -153,12 +184,20 @@ def stage_complete(folder: Path, stage: str) -> bool:
     return (folder / "checkpoints" / stage / "policy" / "config.json").is_file()
 
 
-def compare(old: Fingerprint, new: Fingerprint, states: Mapping[str, StageState]) -> Verdict:
-    """Sort the changes between two starts. states: of the stages of either; one not named has not begun."""
+def compare(
+    old: Fingerprint, new: Fingerprint, states: Mapping[str, StageState], *, branches: bool = False
+) -> Verdict:
+    """Sort the changes between two starts. states: of the stages of either; one not named has not begun;
+    branches: the later one is a run of its own, which may change the knobs of `learning.branching`.
+    """
     verdict = Verdict()
     for key, (was, now) in _changes(old, new).items():
         phrase = f"{key} {_short(was)} -> {_short(now)}"
-        reason = _objection(key, was, now, new, states)
+        reason = None
+        if not (branches and branching.allowed(key, new.settings)):
+            reason = _objection(key, was, now, new, states)
+        elif key == "grpo.steps" and now < states[STAGE].batches:
+            reason = f"{states[STAGE].batches} steps are done; at least so many remain"
         if reason is not None:
             verdict.refused.append(f"{phrase}, but {reason}")
             continue

@@ -7,8 +7,8 @@
 
 A checkpoint is written under its temporary name. Once its files and its manifest are on disk, one rename
 makes it complete. The newest one and the one before it are kept; a newest one that turns out to be damaged
-is set aside, and the stage goes on from the one before. Processes on several machines need a folder that
-all of them share.
+is set aside, and the stage goes on from the one before. With `keep_all` every one stays. Processes on
+several machines need a folder that all of them share.
 """
 
 from __future__ import annotations
@@ -102,15 +102,28 @@ def damage(folder: Path) -> str | None:
 class Checkpoints:
     """The checkpoints of one stage.
 
-    folder: where they are; other things in it are left alone. Methods that write are for rank 0 alone.
+    folder: where they are; other things in it are left alone; keep_all: complete ones stay, however many and
+    also after the stage. Methods that write are for rank 0 alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep_all: bool = False) -> None:
         self.folder = folder
+        self.keep_all = keep_all
+
+    def points(self) -> list[ResumePoint]:
+        """The complete ones, from the oldest to the newest, not held against their manifests' sums."""
+        found = []
+        for path in self._complete():
+            try:
+                facts = _manifest(path)["facts"]
+                found.append(ResumePoint(path / STATE, facts["step"], facts["batches"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # damaged
+        return found
 
     def begin(self, step: int) -> None:
         """Make room for the checkpoint of a step: the newest complete one stays, older ones go."""
-        for path in self._complete()[:-1]:
+        for path in [] if self.keep_all else self._complete()[:-1]:
             self._discard(path)
         shutil.rmtree(self._temporary(step), ignore_errors=True)
         self._temporary(step).mkdir(parents=True)
@@ -154,9 +167,11 @@ class Checkpoints:
         return ResumePoint(found / STATE, facts["step"], facts["batches"])
 
     def remove(self) -> None:
-        """Remove all of them, and what killed saves left behind."""
+        """Remove all of them, and what killed saves left behind; where all are kept, only the latter."""
+        kept = self._complete() if self.keep_all else []
         for path in self._named():
-            self._discard(path)
+            if path not in kept:
+                self._discard(path)
 
     # ---------------------------------------------------------------------------------------------
     def _refuse(self, reasons: dict[Path, str]) -> None:

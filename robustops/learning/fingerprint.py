@@ -22,7 +22,10 @@ from robustops.tasks.catalog import Catalog
 from robustops.tracking.run_record import leaves
 
 #: Settings that name a place; what lies there is in `contents`.
-PLACES = ("domain.database", "fault.manifest", "model.checkpoint", "model.hub_id", "paths.run_dir", "resume")
+PLACES = (
+    *("domain.database", "fault.manifest", "model.checkpoint", "model.hub_id", "paths.run_dir"),
+    *("resume", "branch", "branch_step"),
+)
 #: Keys of `contents` -> what a message calls them.
 TRAIN_TASKS, EVALUATION_TASKS = "domain tasks (training split)", "domain tasks (evaluation split)"
 DATABASE, MANIFEST = "domain.database (content)", "fault.manifest (content)"

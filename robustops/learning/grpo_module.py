@@ -25,16 +25,19 @@ from robustops.learning.grpo_loss import (
     scored_before,
 )
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
-from robustops.learning.optimisation import PolicyModule, accumulate, adamw, update
+from robustops.learning.optimisation import PolicyModule, accumulate, adamw, hold_to, own_rates, update
 from robustops.learning.policy import Reference, set_training_mode
 from robustops.learning.processes import gather_objects, total, world
 from robustops.learning.shared_prefix import MicroBatch, can_share, padding_share, plan_micro_batches
 from robustops.learning.step_telemetry import AdvantageTelemetry, Updates, step_facts, update_statistics
+from robustops.learning.value_head import Critic, prompt_features
 from robustops.learning.weight_change import Weights
 from robustops.monitor.schema import in_order
 from robustops.objectives.advantage_guards import AdvantageGuards, guarded
-from robustops.objectives.advantages import Advantages
-from robustops.objectives.credit import LocalCredit, spread
+from robustops.objectives.advantage_statistics import credit_statistics, value_statistics
+from robustops.objectives.advantages import Advantages, against_values, weighted_rewards
+from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit, spread
+from robustops.objectives.grouping import sampled_together
 from robustops.objectives.losses import episode_token_weights
 from robustops.objectives.statistics import TrainedTokens
 from robustops.records import CUT_OFF, Episode, Group, RewardParts
@@ -52,7 +55,8 @@ class Optimisation:
     """decay_steps: the learning rate has decayed linearly to a tenth after so many steps (None: constant),
     decay_from: beginning with this one (0: after the warm-up); epochs, mini_batches: optimiser updates of a
     step are their product; micro_batch_tokens: padded tokens of one micro-batch; share_prefix: what the
-    episodes of a group have in common is computed once, where it pays and the model allows it.
+    episodes of a group have in common is computed once, where it pays and the model allows it;
+    whole_updates: see `learning.optimisation.update`.
     """
 
     learning_rate: float
@@ -66,6 +70,7 @@ class Optimisation:
     mini_batches: int = 1
     micro_batch_tokens: int = 8192
     share_prefix: bool = True
+    whole_updates: bool = False
 
     @property
     def updates(self) -> int:
@@ -78,9 +83,9 @@ class GRPOModule(PolicyModule):
 
     reference: the frozen SFT policy (not part of the module's state), None: no KL; normalise: the order of
     reward normalisation; credit: local credit; rules, reward_weights: those of the rewards; guards: of the
-    advantages; hooks: see `learning.hooks`. Clean and fault flow are means of equal weight. A step without
-    any group leaves the weights as they are. Where several processes train, all have the same groups, and
-    each takes its share of the micro-batches.
+    advantages; hooks: see `learning.hooks`; critic: a value head in place of the groups' means. Clean and
+    fault flow are means of equal weight. A step without any group leaves the weights as they are. Where
+    several processes train, all have the same groups, and each takes its share of the micro-batches.
     """
 
     stage = "grpo"
@@ -98,6 +103,7 @@ class GRPOModule(PolicyModule):
         reward_weights: RewardWeights | None = None,
         guards: AdvantageGuards | None = None,
         hooks: TrainingHooks = NO_TRAINING_HOOKS,
+        critic: Critic | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -110,22 +116,28 @@ class GRPOModule(PolicyModule):
         self.reward_weights = reward_weights
         self.guards = guards or AdvantageGuards()
         self.hooks = hooks
+        self.critic = critic
         self.grad_clip = optimisation.grad_clip
         self.updates_per_step = optimisation.updates
         self.advantage_telemetry = AdvantageTelemetry()
         self._shares: tuple[int, bool] | None = None
         #: Of the last step's episodes in order, before local credit; [] where there were none.
         self.advantages: list[float] = []
+        self._rates: list[dict[str, Any]] = []
+        self._value_numbers: dict[str, float] = {}
 
     def configure_optimizers(self) -> Any:
         o = self.optimisation
         decay = None if o.decay_steps is None else o.decay_steps * o.updates
         begin = max(0, o.decay_from - 1) * o.updates
         warmup = o.warmup_steps * o.updates
-        return adamw(self, o.learning_rate, o.weight_decay, warmup, decay, o.adam_epsilon, begin)
+        made = adamw(self, o.learning_rate, o.weight_decay, warmup, decay, o.adam_epsilon, begin)
+        self._rates = own_rates(made["optimizer"])
+        return made
 
     def on_train_start(self) -> None:
         set_training_mode(self.model)
+        hold_to(self, self._rates)
         if self.reference is not None:
             self.reference.model.to(self.device)  # type: ignore[arg-type]
 
@@ -140,14 +152,23 @@ class GRPOModule(PolicyModule):
             metrics.update(numbers)
         metrics.update(self._optimise(ticket, rows))
         metrics["update_norm_rel"] = before.change()
-        facts = step_facts(version, reference=self.reference is not None, whole_weights=before.held)
+        facts = step_facts(
+            version,
+            reference=self.reference is not None,
+            whole_weights=before.held,
+            value_head=self.critic is not None,
+        )
         self.keep_record(in_order(metrics), {**facts, **ticket.facts})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["advantage_telemetry"] = self.advantage_telemetry.state
+        if self.critic is not None:
+            checkpoint["critic"] = self.critic.head.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.advantage_telemetry.state = checkpoint.get("advantage_telemetry")
+        if self.critic is not None:
+            self.critic.head.load_state_dict(checkpoint["critic"])
 
     # ---------------------------------------------------------------------------------------------
     def _prepare(
@@ -157,14 +178,50 @@ class GRPOModule(PolicyModule):
         members = [number for number, group in enumerate(groups) for _ in group.episodes]
         parts = [episode.reward_parts for episode in episodes if episode.reward_parts is not None]
         assert len(parts) == len(episodes), "accepted groups carry reward parts"
-        advantages = self.hooks.on_advantages(step, groups, self.normalise(parts, members))
-        advantages = guarded(advantages, parts, members, self.guards, self.reward_weights)
+        advantages = self._advantages(step, groups, parts, members)
         self.advantages = advantages.values.tolist()
         evidence = [call_evidence(episode, self.rules) for episode in episodes]
         spans = spread(advantages, episodes, evidence, self.credit)
+        spans = self.hooks.on_credit(step, groups, spans)
+        if self.guards.even:
+            spans = spread(advantages, episodes, evidence, NO_LOCAL_CREDIT)
         numbers = self.advantage_telemetry.statistics(parts, advantages, members, self.reward_weights)
+        numbers |= self._value_numbers
+        numbers |= credit_statistics(advantages.values, spans, [episode.loss_mask for episode in episodes])
         rows = [TrainedEpisode(e, a, 0.0) for e, a in zip(episodes, spans, strict=True)]
         return self._with_log_probs(rows), numbers
+
+    def _advantages(
+        self, step: int, groups: Sequence[Group], parts: Sequence[RewardParts], members: Sequence[int]
+    ) -> Advantages:
+        """(episodes,) each. members: number of each episode's group, as it was sampled."""
+        compared = self.hooks.on_members(step, groups, members)
+        if self.guards.regroup:
+            compared = sampled_together([episode for group in groups for episode in group.episodes])
+        made = self.normalise(parts, compared)
+        if self.critic is not None:
+            made = self._judge(step, groups, parts, made)
+        advantages = self.hooks.on_advantages(step, groups, made)
+        return guarded(advantages, parts, members, self.guards, self.reward_weights)
+
+    def _judge(
+        self, step: int, groups: Sequence[Group], parts: Sequence[RewardParts], otherwise: Advantages
+    ) -> Advantages:
+        """Advantages against the value head, which then learns from the step; `otherwise` if it is not
+        believed.
+        """
+        assert self.critic is not None
+        episodes = [episode for group in groups for episode in group.episodes]
+        budget = self.optimisation.micro_batch_tokens
+        features = prompt_features(self.model, episodes, self.device, budget)
+        values, rewards = self.critic.head.values(features), weighted_rewards(parts, self.reward_weights)
+        self._value_numbers = value_statistics(values, rewards)
+        targets = self.hooks.on_value_targets(step, groups, rewards)
+        asked = partial(self.hooks.on_value_update, step)
+        self.critic.head.learn(features, targets, self.optimisation.updates, asked)
+        if not self.critic.believed(self._value_numbers["vf_ev"]):
+            return otherwise
+        return against_values(parts, values, self.reward_weights, whiten=self.critic.whiten)
 
     def _with_log_probs(self, rows: list[TrainedEpisode]) -> list[TrainedEpisode]:
         """With what no update of the step changes: log-probs of the reference; and of the policy before the
@@ -301,7 +358,8 @@ class GRPOModule(PolicyModule):
     ) -> tuple[float, float]:
         """One optimiser update; a gradient that is not finite stops it and is traced to its token."""
         try:
-            return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks)
+            whole = self.optimisation.whole_updates
+            return update(self, self.grad_clip, loss=loss, step=step, hooks=self.hooks, whole=whole)
         except TrainingError:
             explain_gradient(self.model, rows, coefficients, step, self.device)
             raise

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from robustops.learning.groups import GroupPlan
 from robustops.learning.grpo_loss import GRPOLoss
 from robustops.learning.grpo_module import Optimisation
+from robustops.learning.value_head import Critic, ValueHead
+from robustops.objectives.advantage_guards import AdvantageGuards
 from robustops.objectives.credit import NO_LOCAL_CREDIT, LocalCredit
 from robustops.settings import CreditSettings, GRPOSettings
 from robustops.tasks.curriculum import parse_curriculum
@@ -56,7 +60,21 @@ def optimisation(grpo: GRPOSettings) -> Optimisation:
         mini_batches=grpo.mini_batches,
         micro_batch_tokens=grpo.micro_batch_tokens,
         share_prefix=grpo.share_prefix,
+        whole_updates=grpo.whole_updates,
     )
+
+
+def advantage_guards(grpo: GRPOSettings) -> AdvantageGuards:
+    """What advantages are held to."""
+    return AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip, grpo.regroup, grpo.even_credit)
+
+
+def critic(grpo: GRPOSettings, model: PreTrainedModel) -> Critic | None:
+    """The value head that stands in for group means, None: there is none."""
+    if not grpo.value_head:
+        return None
+    width = model.config.get_text_config().hidden_size
+    return Critic(ValueHead(width, grpo.value_learning_rate), grpo.value_least_ev, grpo.whiten)
 
 
 def local_credit(credit: CreditSettings) -> LocalCredit:

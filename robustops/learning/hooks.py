@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -35,9 +36,25 @@ class TrainingHooks(RolloutHooks):
         """
         return group
 
+    def on_members(self, step: int, groups: Sequence[Group], members: Sequence[int]) -> Sequence[int]:
+        """(episodes,) which group each of the groups' episodes, in order, is normalised within."""
+        return members
+
     def on_advantages(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Advantages:
         """Advantages (episodes,) of the groups' episodes in order, before they are laid on tokens."""
         return advantages
+
+    def on_value_targets(self, step: int, groups: Sequence[Group], targets: Tensor) -> Tensor:
+        """Returns (episodes,) that a value head is to learn, where there is one."""
+        return targets
+
+    def on_value_update(self, step: int, optimizer: Optimizer) -> bool:
+        """Before an update of a value head, as `on_update`."""
+        return True
+
+    def on_credit(self, step: int, groups: Sequence[Group], credit: list[Tensor]) -> list[Tensor]:
+        """Advantages of the tokens of each of the groups' episodes, (tokens,) each, before the loss."""
+        return credit
 
     def on_loss(self, step: int, loss: GRPOLoss) -> GRPOLoss:
         """The coefficients that this step's loss is computed with."""

@@ -52,6 +52,28 @@ def adamw(
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
+def hold_to(module: LightningModule, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Give a restored optimiser the rates of this run: its checkpoint brings along those that it had.
+
+    wanted: `own_rates` of each parameter group, as it was made. Nothing changes where they are the same.
+    DeepSpeed's optimisers are left as they are.
+    """
+    optimizer, scheduler = module.optimizers(), module.lr_schedulers()
+    if isinstance(module.trainer.strategy, ZeroStrategy) or not isinstance(scheduler, LambdaLR):
+        return
+    assert not isinstance(optimizer, list)
+    scheduler.base_lrs = [own["initial_lr"] for own in wanted]
+    for group, own, factor in zip(optimizer.param_groups, wanted, scheduler.lr_lambdas, strict=True):
+        group.update(own)
+        group["lr"] = own["initial_lr"] * factor(scheduler.last_epoch)
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What `hold_to` gives back to an optimiser that has a schedule, by parameter group."""
+    names = ("initial_lr", "weight_decay", "eps")
+    return [{name: group[name] for name in names} for group in optimizer.param_groups]
+
+
 class PolicyModule(LightningModule):
     """A policy in training: manual optimisation, micro-batch by micro-batch.
 
@@ -110,11 +132,13 @@ def update(
     loss: float = 0.0,
     step: int = 0,
     hooks: TrainingHooks = NO_TRAINING_HOOKS,
+    whole: bool = False,
 ) -> tuple[float, float]:
     """Clip, take one optimiser step, advance the schedule, clear the gradients.
 
     grad_clip: largest norm of the gradient, 0: no limit (DeepSpeed has it from its config); loss: the
-    step's loss over all processes; hooks are asked in the name of `step` (not with DeepSpeed). Returns the
+    step's loss over all processes; hooks are asked in the name of `step` (not with DeepSpeed); whole: what
+    the optimiser is about to do is held against what was computed, see `_made_whole`. Returns the
     gradient norm before clipping and the learning rate of the schedule. A gradient or a loss that is not
     finite is an error on every process: the weights stay as they were. (A clamp in a loss can swallow the
     gradient of a NaN, so that the loss alone tells of it.) Without a gradient, the weights stay as they are.
@@ -133,8 +157,12 @@ def update(
         norm = _clip(module, grad_clip)
         _check_finite(number, "gradient", norm)
         _check_finite(number, "loss", loss)
-        with _own_rates(optimizer):
-            if not hooks.on_update(step, optimizer):
+        computed = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+        with _own_rates(optimizer) as rates:
+            made = hooks.on_update(step, optimizer)
+            if whole:
+                made = _made_whole(optimizer, computed, rates)
+            if not made:
                 # The step is still counted, but without a gradient neither weights nor moments change.
                 optimizer.zero_grad(set_to_none=True)
             optimizer.step()
@@ -145,11 +173,22 @@ def update(
     return norm, used
 
 
+def _made_whole(
+    optimizer: Any, computed: Sequence[tuple[Any, Tensor | None]], rates: Sequence[float]
+) -> bool:
+    """An update is made, of every weight that has a gradient, and at the rates of the schedule."""
+    for parameter, gradient in computed:
+        parameter.grad = gradient
+    for group, rate_of_schedule in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate_of_schedule
+    return True
+
+
 @contextmanager
-def _own_rates(optimizer: Any) -> Iterator[None]:
+def _own_rates(optimizer: Any) -> Iterator[list[float]]:
     """Learning rates that are changed in here go back to what they were."""
     rates = [group["lr"] for group in optimizer.param_groups]
-    yield
+    yield rates
     for group, before in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = before
 

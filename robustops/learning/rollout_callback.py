@@ -61,7 +61,7 @@ class RolloutCallback(Callback):
         if self._given is not None:  # of the checkpoint
             version, weights = self._given
             self.sampler.sync(weights.items(), version)
-            self._check(trainer, pl_module)
+            self._check(trainer, pl_module, partial(self._hand_over, pl_module.model, trainer.global_step))
             return
         done: Any = pl_module.steps_done
         self._sync(trainer, pl_module, done + 1)
@@ -102,7 +102,8 @@ class RolloutCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.maker.load_state_dict(state_dict)
-        self._given = state_dict.get("given")
+        if self.hooks.holds_weights:  # a branch may be without them
+            self._given = state_dict.get("given")
         if self._ahead is not None:
             self._ahead.load_state_dict(state_dict["ahead"])
 

@@ -34,7 +34,7 @@ from robustops.rollout.collector import Collector
 from robustops.rollout.episode import Limits
 from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.sampler import Sampler
-from robustops.settings import PolicyCommandSettings
+from robustops.settings import PolicyCommandSettings, TrainSettings
 from robustops.tasks.catalog import Catalog
 from robustops.tasks.opening import open_catalog
 from robustops.tracking.loggers import close_loggers, make_loggers
@@ -109,7 +109,13 @@ class Run:
         return self.folder / "checkpoints" / stage / "policy"
 
     def checkpoints(self, stage: str) -> Checkpoints:
-        return Checkpoints(self.folder / "checkpoints" / stage)
+        settings = self.settings
+        keep_all = (
+            stage == "grpo"
+            and isinstance(settings, TrainSettings)
+            and settings.grpo.keep_checkpoints == "all"
+        )
+        return Checkpoints(self.folder / "checkpoints" / stage, keep_all=keep_all)
 
     def complete(self, stage: str) -> bool:
         """Whether the stage's policy is there."""
@@ -184,6 +190,8 @@ class Run:
             model.min_turns,
             domain.tool_retries,
             domain.check_replies,
+            model.max_answers,
+            domain.reread_calls,
         )
         return Collector(
             sampler,

@@ -21,7 +21,14 @@ from robustops.learning.demonstrations import collect_episodes, demonstration_st
 from robustops.learning.episode_log import EpisodeLog
 from robustops.learning.groups import GroupMaker
 from robustops.learning.grpo_module import GRPOModule
-from robustops.learning.grpo_parts import group_plan, grpo_loss, local_credit, optimisation
+from robustops.learning.grpo_parts import (
+    advantage_guards,
+    critic,
+    group_plan,
+    grpo_loss,
+    local_credit,
+    optimisation,
+)
 from robustops.learning.hardware import check_hardware, check_share, group_size, sharded
 from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.optimisation import PolicyModule
@@ -39,8 +46,7 @@ from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE,
 from robustops.learning.telemetry_callback import TelemetryCallback
 from robustops.monitor.callback import AnomalyMonitor
 from robustops.monitor.episodes import NAME as EPISODES
-from robustops.objectives.advantage_guards import AdvantageGuards
-from robustops.objectives.advantages import aggregate, component
+from robustops.objectives.advantages import Comparison, aggregate, component
 from robustops.rewards.combine import RewardWeights
 from robustops.rewards.guards import RewardGuards
 from robustops.rewards.parts import RewardRules, reward_parts
@@ -123,14 +129,20 @@ def train_grpo(
     module = GRPOModule(
         policy.model,
         policy.reference() if grpo.kl > 0 else None,
-        partial(NORMALISATIONS[settings.reward_norm.name], weights=weights, whiten=grpo.whiten),
+        partial(
+            NORMALISATIONS[settings.reward_norm.name],
+            weights=weights,
+            whiten=grpo.whiten,
+            comparison=Comparison(grpo.baseline == "leave_one_out", grpo.std_floor),
+        ),
         grpo_loss(grpo, settings.sampler.temperature),
         optimisation(grpo),
         credit=local_credit(grpo.credit),
         rules=rules,
         reward_weights=weights,
-        guards=AdvantageGuards(grpo.advantage_guard, grpo.advantage_clip),
+        guards=advantage_guards(grpo),
         hooks=hooks,
+        critic=critic(grpo, policy.model),
     )
     probe = _probe(run, settings, policy)
     rollout = RolloutCallback(maker, sampler, probe=probe, ahead=grpo.staleness > 0, hooks=hooks)
@@ -178,6 +190,13 @@ def check_stages(settings: TrainSettings) -> None:
     if "grpo" in settings.stages:
         groups = settings.grpo.groups + (settings.grpo.fault_groups if settings.fault.subtypes else 0)
         check_share("grpo.groups + grpo.fault_groups", groups, settings.hardware)
+    if settings.grpo.value_head and (
+        group_size(settings.hardware) > 0 or settings.hardware.strategy != "auto"
+    ):
+        raise ConfigError(
+            f"grpo.value_head=true works in one process, hardware={settings.hardware.name} has more, or a "
+            "strategy of its own; choose value_head=false, or a profile such as hardware=cpu, hardware=gpu_1"
+        )
     if settings.grpo.staleness and group_size(settings.hardware) > 1:
         raise ConfigError(
             f"grpo.staleness=1 samples ahead in one process, hardware={settings.hardware.name} has "

@@ -32,9 +32,6 @@ from robustops.objectives.statistics import (
 from robustops.records import RewardParts
 from robustops.rewards.combine import RewardWeights
 
-#: What GRPO compares rewards with.
-VALUE_SOURCE = "group_mean"
-
 
 @dataclass
 class Updates:
@@ -148,16 +145,18 @@ class AdvantageTelemetry:
         self._earlier = None if values is None else torch.tensor(values, dtype=torch.float64)
 
 
-def step_facts(policy_version: int, *, reference: bool, whole_weights: bool) -> dict[str, Any]:
+def step_facts(
+    policy_version: int, *, reference: bool, whole_weights: bool, value_head: bool = False
+) -> dict[str, Any]:
     """Facts of a GRPO step's line, beside those of its rollouts."""
-    lacks = ["value_head"]
+    lacks = [] if value_head else ["value_head"]
     if not reference:
         lacks.append("reference")
     if not whole_weights:
         lacks.append("whole_weights")
     return {
         "schema_version": SCHEMA_VERSION,
-        "value_source": VALUE_SOURCE,
+        "value_source": "value_head" if value_head else "group_mean",
         "policy_version": policy_version,
         "lacks": lacks,
     }

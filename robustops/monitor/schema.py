@@ -220,6 +220,11 @@ QUANTITIES: tuple[Quantity, ...] = (
         "order of accepted groups, then of members; the shorter buffer counts)",
         nan=_FLAT + ", no step before, or no baseline",
     ),
+    _q(
+        *("adv_token_gap", "1", "I", "trained"),
+        "mean |A of a token, as local credit leaves it - A of its episode|",
+        low=0,
+    ),
     _q("return_mean", "rew", "P", "trained", "mean of R (one reward at the end: the return)"),
     _q("baseline_bias", "rew", "I", "trained", "mean of b - R", nan="the normalisation tells no baseline"),
     _q(

@@ -26,11 +26,15 @@ RULES = ("none", "centre", "consistent")
 class AdvantageGuards:
     """rule: none | centre (the mean of each group is subtracted: its rewards then have their own mean as
     baseline) | consistent (an advantage whose sign contradicts the episode's reward relative to its group's
-    mean becomes 0); clip: largest absolute value.
+    mean becomes 0); clip: largest absolute value; regroup: groups are those that the episodes themselves
+    tell of (`objectives.grouping`); even: all tokens of an episode end with its advantage, whatever local
+    credit gave them. The latter two are the trainer's to apply, before and after `guarded`.
     """
 
     rule: str = "none"
     clip: float | None = None
+    regroup: bool = False
+    even: bool = False
 
 
 def guarded(
@@ -55,6 +59,7 @@ def guarded(
     if guards.rule == "centre":
         values = values - group_means(values, groups)
         baseline = None if baseline is None else group_means(weighted_rewards(parts, weights), groups)
+        advantages = dataclasses.replace(advantages, without_own=False)
     elif guards.rule == "consistent":
         rewards = weighted_rewards(parts, weights)
         relative = rewards - group_means(rewards, groups)

@@ -45,7 +45,8 @@ def baseline_statistics(rewards: Tensor, advantages: Advantages, groups: Sequenc
         return_mean; baseline_bias, baseline_mae: of b - R; adv_reward_corr: of A and R - b; ev_loo:
         explained variance 1 - Var(R_i - b_-i) / Var(R) of the leave-one-out baseline
         b_-i = (G b_i - R_i) / (G - 1), which a mean that holds R_i itself would inflate. It follows from the
-        baseline that was used, so that a wrong one shows; groups of one have none and do not count.
+        baseline that was used, so that a wrong one shows, and is that itself where it leaves R_i out
+        already; groups of one have none and do not count.
     """
     rewards, baseline = rewards.double(), advantages.baseline
     if baseline is None:
@@ -57,8 +58,28 @@ def baseline_statistics(rewards: Tensor, advantages: Advantages, groups: Sequenc
         "baseline_bias": mean(-relative),
         "baseline_mae": mean(relative.abs()),
         "adv_reward_corr": correlation(advantages.values, relative),
-        "ev_loo": _leave_one_out(rewards, baseline.double(), groups),
+        "ev_loo": _leave_one_out(rewards, baseline.double(), groups, advantages.without_own),
     }
+
+
+def credit_statistics(
+    advantages: Tensor, credit: Sequence[Tensor], masks: Sequence[Sequence[bool]]
+) -> dict[str, float]:
+    """How far the advantages of tokens are from those of their episodes.
+
+    Args:
+        advantages: (episodes,).
+        credit: of the tokens of each episode, (tokens,) each.
+        masks: the trained ones among them.
+
+    Returns:
+        adv_token_gap: mean |token's advantage - its episode's| over all trained tokens.
+    """
+    gaps = [
+        (own - float(value)).abs().double()[torch.tensor(mask, dtype=torch.bool)]
+        for value, own, mask in zip(advantages, credit, masks, strict=True)
+    ]
+    return {"adv_token_gap": mean(torch.cat(gaps)) if gaps else math.nan}
 
 
 def lagged_correlation(advantages: Tensor, earlier: Tensor | None) -> float:
@@ -82,14 +103,26 @@ def correlation(first: Tensor, second: Tensor) -> float:
     return float((one * two).sum() / (one.norm() * two.norm()))
 
 
-def _leave_one_out(rewards: Tensor, baseline: Tensor, groups: Sequence[int]) -> float:
+def value_statistics(values: Tensor, rewards: Tensor) -> dict[str, float]:
+    """Of a value head's (episodes,) V before it learned from the (episodes,) R. vf_loss: mean (V - R)^2;
+    vf_ev: 1 - Var(R - V) / Var(R).
+    """
+    values, rewards = values.double(), rewards.double()
+    known = len(rewards) > 1 and _varies(rewards)
+    explained = float(1 - (rewards - values).var() / rewards.var()) if known else math.nan
+    return {"vf_loss": mean((values - rewards) ** 2), "vf_ev": explained}
+
+
+def _leave_one_out(
+    rewards: Tensor, baseline: Tensor, groups: Sequence[int], without_own: bool = False
+) -> float:
     index, count = group_index(groups, len(rewards))
     size = torch.bincount(index, minlength=count)[index].double()
     chosen = size > 1
     rewards, baseline, size = rewards[chosen], baseline[chosen], size[chosen]
     if len(rewards) < 2 or not _varies(rewards):
         return math.nan
-    without = (size * baseline - rewards) / (size - 1)
+    without = baseline if without_own else (size * baseline - rewards) / (size - 1)
     return float(1 - (rewards - without).var() / rewards.var())
 
 

@@ -33,21 +33,41 @@ Groups = Sequence[int] | Tensor
 @dataclass(frozen=True)
 class Advantages:
     """values: (episodes,) float64; quality: (episodes,) the share of `values` that Q has brought in;
-    baseline: (episodes,) what each weighted reward was compared with, None: not told.
+    baseline: (episodes,) what each weighted reward was compared with, None: not told; compared: (episodes,)
+    with how many each was normalised, itself included, None: not told; without_own: no baseline holds the
+    reward that is compared with it.
     """
 
     values: Tensor
     quality: Tensor
     baseline: Tensor | None = None
+    compared: Tensor | None = None
+    without_own: bool = False
 
 
-def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
+@dataclass(frozen=True)
+class Comparison:
+    """How values of a group are compared. leave_one_out: with the mean of the group's other values (RLOO)
+    rather than that of all: (x_i - m_-i) = G / (G - 1) (x_i - m); std_floor: least deviation that they are
+    divided by, so that a group that hardly differs does not make as much of it as one that does.
+    """
+
+    leave_one_out: bool = False
+    std_floor: float = 0.0
+
+
+#: Group mean and deviation as they are.
+PLAIN = Comparison()
+
+
+def group_z(values: Tensor, groups: Groups, eps: float = EPSILON, comparison: Comparison = PLAIN) -> Tensor:
     """Z-score of each value within its group.
 
     Args:
         values: (episodes,) raw values.
         groups: (episodes,) an integer a group; members need not be neighbours.
         eps: added to the deviation.
+        comparison: baseline and deviation.
 
     Returns:
         (episodes,) float64; exactly 0 for a group of one and for a group of equal values.
@@ -55,7 +75,7 @@ def group_z(values: Tensor, groups: Groups, eps: float = EPSILON) -> Tensor:
     values = values.double()
     index, count = group_index(groups, len(values))
     mean, std = _group_moments(values, index, count)
-    scored = (values - mean[index]) / (std[index] + eps)
+    scored = (values - mean[index]) / _divisors(std, index, count, eps, comparison)
     return torch.where(_varies(values, index, count)[index], scored, torch.zeros_like(scored))
 
 
@@ -83,17 +103,19 @@ def aggregate(
     eps: float = EPSILON,
     *,
     whiten: bool = True,
+    comparison: Comparison = PLAIN,
 ) -> Advantages:
     """`Z_batch[Z_group(R)]`: parts are summed first. whiten False: without `Z_batch`."""
     quality, rewards = _columns(parts)[2], weighted_rewards(parts, weights)
     index, count = group_index(groups, len(parts))
-    scored = group_z(rewards, groups, eps)
-    mean, std = _group_moments(rewards, index, count)
+    scored = group_z(rewards, groups, eps, comparison)
+    std = _group_moments(rewards, index, count)[1]
     centred = quality - group_means(quality, groups)
     varies = _varies(rewards, index, count)[index]
-    share = torch.where(varies, _scales(weights)[2] * centred / (std[index] + eps), torch.zeros_like(scored))
+    divisors = _divisors(std, index, count, eps, comparison)
+    share = torch.where(varies, _scales(weights)[2] * centred / divisors, torch.zeros_like(scored))
     made = _whitened(scored, share, varies, eps, whiten=whiten)
-    return replace(made, baseline=mean[index])
+    return _told(made, rewards, groups, comparison)
 
 
 def component(
@@ -103,15 +125,31 @@ def component(
     eps: float = EPSILON,
     *,
     whiten: bool = True,
+    comparison: Comparison = PLAIN,
 ) -> Advantages:
     """`Z_batch[w_S Z_group(S) + w_P Z_group(P) + w_Q Z_group(Q)]`: each part is normalised first.
 
     whiten False: without `Z_batch`.
     """
     columns, scales = _columns(parts), _scales(weights)[:, None]
-    scored = scales * torch.stack([group_z(column, groups, eps) for column in columns])
+    scored = scales * torch.stack([group_z(column, groups, eps, comparison) for column in columns])
     made = _whitened(scored.sum(dim=0), scored[2], has_signal(parts, groups, weights), eps, whiten=whiten)
-    return replace(made, baseline=group_means((scales * columns).sum(dim=0), groups))
+    return _told(made, (scales * columns).sum(dim=0), groups, comparison)
+
+
+def against_values(
+    parts: Sequence[RewardParts],
+    values: Tensor,
+    weights: RewardWeights | None = None,
+    eps: float = EPSILON,
+    *,
+    whiten: bool = True,
+) -> Advantages:
+    """`Z_batch[R - V]`, whatever the groups; values: (episodes,) V. No share is told to be quality's."""
+    made = weighted_rewards(parts, weights) - values.double()
+    everyone = torch.ones(len(made), dtype=torch.bool)
+    scored = _whitened(made, torch.zeros_like(made), everyone, eps, whiten=whiten)
+    return replace(scored, baseline=values.double(), without_own=True)
 
 
 def has_signal(parts: Sequence[RewardParts], groups: Groups, weights: RewardWeights | None = None) -> Tensor:
@@ -156,6 +194,37 @@ def group_means(values: Tensor, groups: Groups) -> Tensor:
 def weighted_rewards(parts: Sequence[RewardParts], weights: RewardWeights | None = None) -> Tensor:
     """(episodes,) float64: R of raw reward parts (default weights: those of the source)."""
     return torch.tensor([total(part, weights) for part in parts], dtype=torch.float64)
+
+
+def leave_one_out_means(values: Tensor, groups: Groups) -> Tensor:
+    """(episodes,) float64: the mean of the others of each episode's group; its own where it is alone."""
+    values = values.double()
+    index, count = group_index(groups, len(values))
+    size = _sizes(index, count).double()
+    others = (size * group_means(values, groups) - values) / (size - 1).clamp(min=1)
+    return torch.where(size > 1, others, values)
+
+
+def _told(made: Advantages, rewards: Tensor, groups: Groups, comparison: Comparison) -> Advantages:
+    """With what the rewards were compared with."""
+    left_out = comparison.leave_one_out
+    baseline = leave_one_out_means(rewards, groups) if left_out else group_means(rewards, groups)
+    sizes = _sizes(*group_index(groups, len(rewards)))
+    return replace(made, baseline=baseline, compared=sizes, without_own=left_out)
+
+
+def _divisors(std: Tensor, index: Tensor, count: int, eps: float, comparison: Comparison) -> Tensor:
+    """(episodes,) what a value's distance from its group's mean is divided by."""
+    least = std.clamp(min=comparison.std_floor) + eps
+    if not comparison.leave_one_out:
+        return least[index]
+    size = torch.bincount(index, minlength=count).double()
+    return (least * (size - 1).clamp(min=1) / size)[index]
+
+
+def _sizes(index: Tensor, count: int) -> Tensor:
+    """(episodes,) int: size of each episode's group."""
+    return torch.bincount(index, minlength=count)[index]
 
 
 def _group_moments(values: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,8 @@ from robustops.seeding import child_seed
 from robustops.worlds.environment import Snapshot
 from robustops.worlds.toolset import refusal
 
+#: What an environment replies that has not noticed a final answer.
+NO_REPLY = ToolResult("")
 MALFORMED = refusal(ToolError("MALFORMED_CALL", "a call is JSON with a name and arguments"))
 
 
@@ -27,7 +29,8 @@ class Limits:
     min_new_tokens: shortest message, without its stop token; repetition_penalty: of the sampler, 1: none;
     min_turns: turns before which no environment ends an episode; tool_retries: how often a call is made
     again that a tool out of order did not execute; check_replies: a reply that is not what the world said
-    is replaced by that.
+    is replaced by that; max_answers: the final answer that ends an episode whatever the environment says,
+    None: it is believed; reread_calls: a call refused as unreadable that can be read is made after all.
     """
 
     context_tokens: int
@@ -38,6 +41,8 @@ class Limits:
     min_turns: int = 0
     tool_retries: int = 0
     check_replies: bool = False
+    max_answers: int | None = None
+    reread_calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,9 @@ class EpisodeRun:
             self._turn(message, None, begin)
             self._end("answer_budget")
             return None
-        if message.call is None and not message.malformed:
-            self._turn(message, None, begin)
-            self._end("final_answer")
-            return None
         try:
+            if message.call is None and not message.malformed:
+                return self._answer(message, begin)
             return self._act(message, begin)
         except WorldError as error:
             self._fail("world", str(error))
@@ -167,6 +170,18 @@ class EpisodeRun:
             self.inherited = len(self.turns)
         self.checks_start = self.world.evaluate(start.task.checks)
 
+    def _answer(self, message: Message, begin: int) -> Request | None:
+        """A final answer ends the episode, unless the environment has not noticed it."""
+        overlooked = self.place is not None and self.hooks.overlooks_answer(self.place)
+        self._turn(message, None, begin)
+        answers = sum(turn.call is None and turn.result is None for turn in self.turns)
+        most = self.limits.max_answers
+        if overlooked and (most is None or answers < most):
+            self._extend(self.renderer.result(NO_REPLY))
+            return self._request()
+        self._end("final_answer")
+        return None
+
     def _act(self, message: Message, begin: int) -> Request | None:
         event: FaultEvent | None = None
         said: str | None = None
@@ -196,6 +211,7 @@ class EpisodeRun:
             [turn.result for turn in self.turns if turn.result is not None],
             retries=0 if self.start.observe else self.limits.tool_retries,
             checked=self.limits.check_replies,
+            reread=self.limits.reread_calls,
         )
 
     def _too_short(self, completion: Completion) -> str | None:

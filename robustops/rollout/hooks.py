@@ -88,6 +88,10 @@ class RolloutHooks:
         """Whether the environment ends the episode after so many turns, although `max_turns` allows more."""
         return False
 
+    def overlooks_answer(self, place: Place) -> bool:
+        """Whether the environment does not notice that this message is a final answer, and goes on."""
+        return False
+
 
 #: Shared by all who were given none: it has no state.
 NO_HOOKS = RolloutHooks()

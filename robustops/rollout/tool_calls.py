@@ -20,18 +20,22 @@ def ask_tool(
     *,
     retries: int = 0,
     checked: bool = False,
+    reread: bool = False,
 ) -> ToolResult | HeldBack:
     """What the agent sees of a call; HeldBack: it was not executed, however often it was made.
 
     step: executes a call in the world; place: None asks no hooks; earlier: replies that the episode has seen;
     retries: how often a call is made again that a tool out of order did not execute; checked: a reply that
-    is not what the world said is replaced by that.
+    is not what the world said is replaced by that; reread: `call` is made although it was refused as one
+    that cannot be read.
     """
     for asked in range(retries + 1):
         allowed: ToolCall | HeldBack = call
         if place is not None:
             place = place._replace(asked=asked)
             allowed = hooks.on_tool_call(place, call)
+        if reread and isinstance(allowed, HeldBack) and allowed.unread:
+            allowed = call
         reply = allowed if isinstance(allowed, HeldBack) else step(allowed)
         if _code(reply.reply if isinstance(reply, HeldBack) else reply) != TOOL_UNAVAILABLE:
             break

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from robustops.commands.saved import evaluated, resumed
+from robustops.commands.saved import branched, evaluated, name_of, resumed
 from robustops.errors import ConfigError
 from robustops.tracking.run_record import read_record, write_record
 
@@ -56,6 +56,18 @@ def test_a_run_that_the_command_line_did_not_start_falls_back_to_hydras_files(fo
     assert resumed([f"resume={folder}"])[:2] == ["domain=calendar", "seed=9"]
 
 
+def test_a_branch_takes_the_overrides_of_its_parent_but_not_its_folder(folder):
+    given = [f"branch={folder}", "grpo.kl=0.5", "branch_step=3"]
+    taken = branched(given)
+    assert taken[-3:] == given and not any("hydra.run.dir" in text for text in taken)
+    assert [name_of(text) for text in taken[:-3]] == [
+        name for name in map(name_of, resumed([f"resume={folder}"])[:-3]) if name != "grpo.kl"
+    ]
+    with pytest.raises(ConfigError, match="give one of them"):
+        branched([*given, "resume=x"])
+    assert branched(["seed=3"]) == ["seed=3"]
+
+
 def test_evaluate_takes_the_accepted_settings(folder):
     record(folder, [])
     taken = evaluated([f"run={folder}"])
@@ -71,3 +83,9 @@ def test_a_record_comes_back_as_it_was_written(folder):
     body = read_record(folder)
     assert body == json.loads((folder / "run.json").read_text()) and body["overrides"] == ["a=1"]
     assert body["format"] == 1 and body["settings"]["domain.test"] == 3
+
+
+def test_a_group_that_a_config_has_twice_is_told_apart_by_its_package():
+    assert name_of("run_fault=reward_spike") == "run_fault"
+    assert name_of("+run_fault@second_run_fault=update_freeze") == "second_run_fault"
+    assert name_of("~grpo.kl=a@b") == "grpo.kl"

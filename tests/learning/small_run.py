@@ -52,7 +52,7 @@ def domain_settings() -> DomainSettings:
     return DomainSettings(name="itsm", train=3, val=0, test=3, tool_configs=["oracle"])
 
 
-def train_settings(model: Path, **overrides: Any) -> TrainSettings:
+def train_settings(model: Path, /, **overrides: Any) -> TrainSettings:
     """overrides: fields of TrainSettings, a dict for the fields of a section."""
     settings = TrainSettings(
         seed=5,

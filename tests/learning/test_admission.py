@@ -101,6 +101,10 @@ def test_a_harmless_change_is_reported_in_one_phrase(changes):
             "run_fault.name none -> reward_spike, but stage grpo",
         ),
         ({"run_fault__strength": 0.5}, "run_fault.strength 1.0 -> 0.5"),
+        (
+            {"second_run_fault__name": "update_freeze"},
+            "second_run_fault.name none -> update_freeze, but stage grpo",
+        ),
         ({"sampler__temperature": 0.5}, "sampler.temperature"),
         ({"hardware__devices": 2}, "hardware.devices 1 -> 2, but stage grpo is half done"),
         ({"hardware__precision": "bf16-mixed"}, "hardware.precision"),

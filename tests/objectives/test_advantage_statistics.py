@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import statistics
 
@@ -10,7 +11,9 @@ from robustops.objectives.advantage_statistics import (
     advantage_statistics,
     baseline_statistics,
     correlation,
+    credit_statistics,
     lagged_correlation,
+    value_statistics,
 )
 from robustops.objectives.advantages import Advantages, aggregate, component
 from robustops.records import RewardParts
@@ -55,6 +58,32 @@ def test_the_baseline_by_hand():
     rest = [1 - 2.5, 0.0, 3 - 1.5, 4 - 6.0, 6 - 4.0]
     expected = 1 - statistics.variance(rest) / statistics.variance(rewards.tolist())
     assert found["ev_loo"] == pytest.approx(expected)
+
+
+def test_credit_of_tokens_against_their_episodes_by_hand():
+    """Gaps 0, 1.5 and, in the second episode, 0.25: the tokens that are not trained do not count."""
+    credit = [torch.tensor([9.0, 0.5, -1.0]), torch.tensor([-0.25, 9.0])]
+    masks = [(False, True, True), (True, False)]
+    found = credit_statistics(torch.tensor([0.5, -0.5]), credit, masks)
+    assert found["adv_token_gap"] == pytest.approx((0 + 1.5 + 0.25) / 3)
+    even = [torch.full((3,), 0.1), torch.full((2,), -0.3)]
+    exact = torch.tensor([0.1, -0.3], dtype=torch.float64)
+    assert credit_statistics(exact, even, masks)["adv_token_gap"] == 0.0
+    assert math.isnan(credit_statistics(torch.zeros(0), [], [])["adv_token_gap"])
+
+
+def test_a_value_head_by_hand():
+    found = value_statistics(torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 2.0]))
+    assert found["vf_loss"] == pytest.approx(1 / 3)
+    assert found["vf_ev"] == pytest.approx(1 - statistics.variance([0, 0, 1]) / 1.0)
+    assert math.isnan(value_statistics(torch.zeros(2), torch.ones(2))["vf_ev"])
+
+
+def test_a_baseline_that_leaves_out_the_own_reward_is_taken_as_it_is():
+    rewards = torch.tensor([1.0, 2.0, 3.0, 4.0, 6.0])
+    means = baseline_statistics(rewards, made([0.0] * 5, [2.0, 2.0, 2.0, 5.0, 5.0]), GROUPS)
+    others = dataclasses.replace(made([0.0] * 5, [2.5, 2.0, 1.5, 6.0, 4.0]), without_own=True)
+    assert baseline_statistics(rewards, others, GROUPS)["ev_loo"] == pytest.approx(means["ev_loo"])
 
 
 def test_a_wrong_baseline_shows():

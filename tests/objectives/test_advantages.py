@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from robustops.errors import TrainingError
 from robustops.objectives.advantages import (
     EPSILON,
+    Comparison,
     aggregate,
     all_success,
     batch_z,
@@ -257,3 +258,56 @@ def test_wrong_lengths_are_refused():
         component(SIGNAL[:2], [0, 0, 0])
     with pytest.raises(TrainingError, match="without episodes"):
         aggregate([], [])
+
+
+# --- other comparisons -----------------------------------------------------------------------------
+def slow_scores(values, groups, comparison, eps):
+    """Loops over episodes."""
+    scored = []
+    for place, value in enumerate(values):
+        mates = [v for v, g in zip(values, groups, strict=True) if g == groups[place]]
+        if len(mates) < 2 or max(mates) - min(mates) <= 1e-6 * max(1, *map(abs, mates)):
+            scored.append(0.0)
+            continue
+        others = list(mates)
+        if comparison.leave_one_out:
+            others.remove(value)
+        deviation = max(statistics.stdev(mates), comparison.std_floor)
+        scored.append((value - statistics.fmean(others)) / (deviation + eps))
+    return scored
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 4)), min_size=1, max_size=12),
+    st.booleans(),
+    st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_every_comparison_agrees_with_a_slow_one(rows, leave_one_out, floor):
+    groups, values = [g for g, _ in rows], [v / 4 for _, v in rows]
+    comparison = Comparison(leave_one_out, floor)
+    fast = group_z(torch.tensor(values), groups, 1e-6, comparison)
+    assert fast.tolist() == pytest.approx(slow_scores(values, groups, comparison, 1e-6), abs=1e-9)
+
+
+def test_leave_one_out_by_hand():
+    """Of 1, 2, 6 the others' means are 4, 3.5, 1.5; the deviation is sqrt(7)."""
+    parts = [RewardParts(float(v), 0.0, 0.0) for v in (1, 2, 6)]
+    made = aggregate(parts, [0, 0, 0], whiten=False, comparison=Comparison(leave_one_out=True))
+    expected = [v / 7**0.5 for v in (1 - 4, 2 - 3.5, 6 - 1.5)]
+    assert made.values.tolist() == pytest.approx(expected, rel=1e-5)
+    assert made.baseline.tolist() == [4.0, 3.5, 1.5] and made.without_own
+    whole = component(parts, [0, 0, 0], comparison=Comparison(leave_one_out=True))
+    assert whole.values.allclose(component(parts, [0, 0, 0]).values, atol=1e-5), "one factor for all"
+    assert whole.baseline.tolist() == [4.0, 3.5, 1.5]
+
+
+def test_a_floor_on_the_deviation_by_hand():
+    """Deviations 0.01 and 1: the first group would make as much of 0.02 as the second of 2."""
+    parts = [RewardParts(v, 0.0, 0.0) for v in (0.49, 0.5, 0.51, -1.0, 0.0, 1.0)]
+    groups = [0, 0, 0, 1, 1, 1]
+    free = aggregate(parts, groups, whiten=False).values
+    assert free.tolist() == pytest.approx([-1, 0, 1, -1, 0, 1], abs=1e-3)
+    held = aggregate(parts, groups, whiten=False, comparison=Comparison(std_floor=0.1)).values
+    assert held.tolist() == pytest.approx([-0.1, 0, 0.1, -1, 0, 1], abs=1e-3)
+    off = aggregate(parts, groups, comparison=Comparison(std_floor=0.0)).values
+    assert torch.equal(off, aggregate(parts, groups).values)

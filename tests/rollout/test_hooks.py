@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 
 from robustops.errors import ToolError
 from robustops.faults.wrapper import FaultyWorld
+from robustops.monitor.rollouts import tool_statistics
 from robustops.records import ToolCall, ToolResult
 from robustops.rollout.collector import Collector
-from robustops.rollout.episode import MALFORMED, EpisodeRun, EpisodeStart, Limits
+from robustops.rollout.episode import MALFORMED, NO_REPLY, EpisodeRun, EpisodeStart, Limits
 from robustops.rollout.hooks import HeldBack, Place, RolloutHooks
 from robustops.rollout.render import Renderer, call_text
 from robustops.rollout.tool_calls import TOOL_UNAVAILABLE
@@ -184,6 +186,44 @@ def test_an_environment_ends_an_episode_only_in_turns_in_which_it_is_believed(re
     run = make_run(renderer, Ends(), min_turns=min_turns)
     play(run, *[LIST] * 9)
     assert len(run.episode.turns) == max(turns, 2) and run.episode.stop == "max_turns"
+
+
+class Overlooks(RolloutHooks):
+    """The first `times` answers of an episode are not noticed."""
+
+    def __init__(self, times: int) -> None:
+        self.times, self.asked = times, 0
+
+    def overlooks_answer(self, place):
+        self.asked += 1
+        return self.asked <= self.times
+
+
+@pytest.mark.parametrize(("times", "most", "turns"), [(0, None, 1), (2, None, 3), (2, 1, 1), (2, 2, 2)])
+def test_an_answer_ends_an_episode_when_it_is_noticed_or_is_the_last_one_allowed(
+    renderer, times, most, turns
+):
+    run = make_run(renderer, Overlooks(times), max_answers=most)
+    play(run, *["Done."] * 9)
+    episode = run.episode
+    assert (len(episode.turns), episode.stop) == (turns, "final_answer")
+    assert all(turn.call is None and turn.result is None for turn in episode.turns)
+    between = renderer.result(NO_REPLY)
+    for turn, following in pairwise(episode.turns):
+        assert list(episode.token_ids[turn.end : following.start]) == between
+        assert not any(episode.loss_mask[turn.end : following.start])
+
+
+def test_an_agent_whose_answers_are_never_noticed_goes_on_to_its_turn_limit(renderer):
+    run = make_run(renderer, Overlooks(99))
+    play(run, LIST, "Done.", ADD, *["Done."] * 9)
+    assert (run.episode.stop, len(run.episode.turns)) == ("max_turns", ROOM.max_turns)
+    assert run.episode.turns[2].changed, "what it does afterwards is done"
+    statistics = tool_statistics([run.episode])
+    assert (statistics["tool_calls_mean"], statistics["invalid_call_frac"]) == (2.0, 0.0)
+    alone = make_run(renderer, Overlooks(99), place=None)
+    play(alone, LIST, "Done.")
+    assert alone.episode.stop == "final_answer", "episodes without a place are left alone"
 
 
 class Cuts(RolloutHooks):

@@ -51,3 +51,27 @@ def chosen(settings: RunFaultSettings) -> tuple[FaultType, MechanismInfo]:
             f"run_fault.unit is '{settings.unit}'; {mechanism.name} strikes by {' or '.join(mechanism.units)}"
         )
     return fault, mechanism
+
+
+def check_together(first: RunFaultSettings, second: RunFaultSettings) -> None:
+    """ConfigError for two run faults that would not be two: a second one alone, the same type twice, or two
+    mechanisms that push the same quantity in opposite directions.
+    """
+    if second.name == "none":
+        return
+    if first.name == "none":
+        raise ConfigError(
+            f"second_run_fault is {second.name} and run_fault is none; choose run_fault={second.name} alone"
+        )
+    if first.name == second.name:
+        raise ConfigError(
+            f"run_fault and second_run_fault are both {first.name}; choose another type for one of them, or "
+            "more strength or probability for a single one"
+        )
+    (_, one), (_, other) = chosen(first), chosen(second)
+    if one.quantity == other.quantity and one.direction != other.direction:
+        raise ConfigError(
+            f"{one.name} (run_fault={first.name}) and {other.name} (second_run_fault={second.name}) push "
+            f"{one.quantity} in opposite directions and would hide each other; choose another mechanism or "
+            "type for one of them"
+        )

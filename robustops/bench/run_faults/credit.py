@@ -11,17 +11,24 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import uniform, unit_key
-from robustops.objectives.advantages import Advantages
-from robustops.records import Group, RewardParts
+from robustops.objectives.advantages import Advantages, weighted_rewards
+from robustops.records import Episode, Group, RewardParts
 from robustops.rewards.combine import total
 from robustops.rollout.hooks import Place
+from robustops.seeding import generator
 
 #: Scale of the noise on advantages, whose own deviation is about 1.
 NOISE = 3.0
+
+
+def group_place(step: int, number: int, group: Group) -> Place:
+    """The place of a whole group of the batch; number: among those that are trained on."""
+    return Place(step, group.case_id, group.condition, number, 0)
 
 
 class AdvantageMechanism(Mechanism):
@@ -36,7 +43,7 @@ class AdvantageMechanism(Mechanism):
         baseline = None if advantages.baseline is None else advantages.baseline.clone()
         for number, group in enumerate(groups):
             for episode in group.episodes:
-                place = Place(step, group.case_id, group.condition, number, episode.index)
+                place = group_place(step, number, group)._replace(member=episode.index)
                 if level := self.force(place):
                     true = float(values[row])
                     values[row] = self.distort(place, row, number, true, level)
@@ -98,6 +105,58 @@ class OffsetBaseline(WrongBaseline):
         return level * self.deviation
 
 
+class MergedGroups(Mechanism):
+    """CA-1: struck groups are taken for one, as where prompts are told apart by their tokens alone."""
+
+    def on_members(self, step: int, groups: Sequence[Group], members: Sequence[int]) -> Sequence[int]:
+        struck = [n for n, group in enumerate(groups) if self.occurs(group_place(step, n, group))]
+        for number in struck:
+            self.note(group_place(step, number, groups[number]), number, struck[0])
+        return [struck[0] if number in struck else number for number in members]
+
+
+class SingletonGroups(Mechanism):
+    """CA-1: each episode of a struck group counts as a group of its own, as where the id of the episode is
+    taken for that of the group. It has nothing to be compared with, and its reward, in units of the batch's
+    deviation, is taken for its advantage.
+    """
+
+    def on_members(self, step: int, groups: Sequence[Group], members: Sequence[int]) -> Sequence[int]:
+        struck = {n for n, group in enumerate(groups) if self.occurs(group_place(step, n, group))}
+        for number in struck:
+            self.note(group_place(step, number, groups[number]), len(groups[number].episodes), 1)
+        return [len(groups) + row if n in struck else n for row, n in enumerate(members)]
+
+    def on_advantages(self, step: int, groups: Sequence[Group], advantages: Advantages) -> Advantages:
+        if advantages.compared is None or not (alone := advantages.compared == 1).any():
+            return advantages
+        parts = [episode.reward_parts for group in groups for episode in group.episodes]
+        rewards = weighted_rewards([part for part in parts if part is not None], self.weights)
+        deviation = float(rewards.std()) or 1.0
+        values = torch.where(alone, rewards / deviation, advantages.values)
+        baseline = None if advantages.baseline is None else torch.where(alone, 0.0, advantages.baseline)
+        return dataclasses.replace(advantages, values=values, baseline=baseline)
+
+
+class PermutedTargets(Mechanism):
+    """CA-1: struck episodes swap the returns that the value head learns for them at random."""
+
+    def on_value_targets(self, step: int, groups: Sequence[Group], targets: Tensor) -> Tensor:
+        places = [
+            group_place(step, number, group)._replace(member=episode.index)
+            for number, group in enumerate(groups)
+            for episode in group.episodes
+        ]
+        struck = [row for row, place in enumerate(places) if self.occurs(place)]
+        given = list(struck)
+        generator(self.spec.seed, "targets", step).shuffle(given)
+        changed = targets.clone()
+        changed[struck] = targets[given]
+        for row in struck:
+            self.note(places[row], float(targets[row]), float(changed[row]))
+        return changed if struck else targets
+
+
 class HeavyNoise(AdvantageMechanism):
     """CA-2: noise with heavy tails (Student's t with 2 degrees of freedom)."""
 
@@ -135,6 +194,34 @@ class LaggedAdvantages(AdvantageMechanism):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.buffer = list(state["buffer"])
+
+
+class LateCredit(Mechanism):
+    """CA-3: each message gets the credit of the one before it, and the first one none."""
+
+    def on_credit(self, step: int, groups: Sequence[Group], credit: list[Tensor]) -> list[Tensor]:
+        if self.idle(step):
+            return credit
+        late, row = list(credit), 0
+        for number, group in enumerate(groups):
+            for episode in group.episodes:
+                place = group_place(step, number, group)._replace(member=episode.index)
+                if level := self.force(place):
+                    late[row] = _late(credit[row], episode, level)
+                    ends = [turn.end - 1 for turn in episode.own_turns]
+                    self.note(place, credit[row][ends].tolist(), late[row][ends].tolist())
+                row += 1
+        return late
+
+
+def _late(credit: Tensor, episode: Episode, level: float) -> Tensor:
+    """(tokens,) with lambda of a message's credit replaced by that of the message before."""
+    moved, before = credit.clone(), 0.0
+    for turn in episode.own_turns:
+        own = float(credit[turn.end - 1])  # the same for all tokens of a message
+        moved[turn.start : turn.end] = (1 - level) * own + level * before
+        before = own
+    return torch.where(torch.tensor(episode.loss_mask), moved, credit)
 
 
 class RolledRewards(Mechanism):

@@ -23,7 +23,7 @@ class MechanismInfo:
     itself, before anything is learned from it, direction: up (1) or down (-1); countered_by: knobs, which
     stand behind the mechanism on the data's way; learned: the type's signature follows only as the policy
     learns; grad_effect: whether it reaches the gradient at all; needs_logits: works only where the sampler
-    offers them (hf).
+    offers them (hf); needs_critic: only with grpo.value_head.
     """
 
     name: str
@@ -35,6 +35,7 @@ class MechanismInfo:
     learned: bool = False
     grad_effect: bool = True
     needs_logits: bool = False
+    needs_critic: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ _SHORTEST = weakens("sampler.min_new_tokens", 8)
 _NEVER_EMPTY = disconnects("sampler.min_new_tokens", 1)
 _PENALTY = weakens("sampler.repetition_penalty", 20.0)
 _BUDGET, _MASKED = weakens("model.answer_tokens", 16), weakens("grpo.overlong", "mask")
+_WHOLE = disconnects("grpo.whole_updates", True)
 _SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-7), disconnects("grpo.kl", 0.0)
 
 
@@ -85,7 +86,14 @@ OPTIMISATION = (
         "optimisation",
         "KL, ratios, clipping, gradient and update norms up, length drifts, reward crashes",
         (
-            _step("aggressive_updates", "update", "update_norm_rel", 1, _SLOWER),
+            _step(
+                "aggressive_updates",
+                "update",
+                "update_norm_rel",
+                1,
+                _SLOWER,
+                weakens("grpo.whole_updates", True),
+            ),
             _step("kl_sign", "loss", "kl_ref_k3", 1, _NO_KL, _SLOWER),
             _step("noisy_gradient", "gradient", "grad_norm", 1, _SLOWER),
         ),
@@ -96,9 +104,23 @@ OPTIMISATION = (
         "optimisation",
         "gradient norm normal, updates nearly 0, KL and reward flat; with a stale sampler its lag grows",
         (
-            _step("skipped_updates", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-2)),
-            _step("tiny_rate", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-1)),
-            _step("frozen_parameters", "update", "update_norm_rel", -1, weakens("grpo.learning_rate", 1e-2)),
+            _step(
+                "skipped_updates",
+                "update",
+                "update_norm_rel",
+                -1,
+                _WHOLE,
+                weakens("grpo.learning_rate", 1e-2),
+            ),
+            _step("tiny_rate", "update", "update_norm_rel", -1, _WHOLE, weakens("grpo.learning_rate", 1e-1)),
+            _step(
+                "frozen_parameters",
+                "update",
+                "update_norm_rel",
+                -1,
+                _WHOLE,
+                weakens("grpo.learning_rate", 1e-2),
+            ),
             _step("stale_sampler", "sync", "policy_lag_max", 1, disconnects("grpo.sync_guard", "resync")),
         ),
     ),

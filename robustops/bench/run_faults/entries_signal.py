@@ -11,6 +11,19 @@ _CENTRE = disconnects("grpo.advantage_guard", "centre")
 _CONSISTENT = weakens("grpo.advantage_guard", "consistent")
 _RETRIES, _CHECKED = weakens("domain.tool_retries", 2), disconnects("domain.check_replies", True)
 _BELIEVED = disconnects("model.min_turns", 99)
+_EVEN = disconnects("grpo.even_credit", True)
+_REGROUP = disconnects("grpo.regroup", True)
+
+
+def _critic(name: str, units: tuple[str, ...]) -> MechanismInfo:
+    knobs = (disconnects("grpo.value_least_ev", 1.5),)
+    return MechanismInfo(name, "critic", units, "vf_loss", 1, knobs, learned=True, needs_critic=True)
+
+
+def _grouping(name: str) -> MechanismInfo:
+    knobs = (_REGROUP, weakens("grpo.advantage_guard", "centre"))
+    return MechanismInfo(name, "grouping", ("group", "step"), "adv_group_mean_absmax", 1, knobs)
+
 
 REWARD = (
     FaultType(
@@ -69,6 +82,10 @@ CREDIT = (
                 "swapped_baseline", "advantage", ("group", "step"), "adv_group_mean_absmax", 1, (_CENTRE,)
             ),
             MechanismInfo("offset_baseline", "advantage", ("step", "group"), "adv_mean", -1, (_CENTRE,)),
+            _grouping("merged_groups"),
+            _grouping("singleton_groups"),
+            _critic("permuted_targets", _EPISODES),
+            _critic("frozen_critic", ("step",)),
         ),
     ),
     FaultType(
@@ -100,6 +117,7 @@ CREDIT = (
             MechanismInfo(
                 "rolled_rewards", "reward", ("group", "step"), "reward_success_corr", -1, (_RECHECK,)
             ),
+            MechanismInfo("late_credit", "credit", _EPISODES, "adv_token_gap", 1, (_EVEN,)),
         ),
     ),
 )
@@ -118,7 +136,7 @@ ENVIRONMENT = (
                 ("turn", "episode"),
                 "invalid_call_frac",
                 1,
-                (weakens("grpo.credit.bad_cap", None),),
+                (disconnects("domain.reread_calls", True), weakens("grpo.credit.bad_cap", None)),
             ),
         ),
     ),
@@ -138,7 +156,7 @@ ENVIRONMENT = (
         "termination_error",
         "TE-3",
         "environment",
-        "turns and length down, episodes without an answer up, unreadable calls flat",
+        "turns and length down (up where stops are ignored), no answer more often, unreadable calls flat",
         (
             MechanismInfo(
                 "early_done",
@@ -155,6 +173,14 @@ ENVIRONMENT = (
                 "turns_mean",
                 -1,
                 (_BELIEVED, weakens("model.max_turns", 28)),
+            ),
+            MechanismInfo(
+                "stop_ignored",
+                "answer",
+                ("episode", "turn", "group", "step"),
+                "no_answer_frac",
+                1,
+                (disconnects("model.max_answers", 1), weakens("model.max_turns", 4)),
             ),
         ),
     ),

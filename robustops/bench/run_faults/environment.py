@@ -99,6 +99,16 @@ class EarlyDone(Mechanism):
         return done
 
 
+class StopIgnored(Mechanism):
+    """TE-3: the environment does not notice final answers; an episode goes on to its limit of turns."""
+
+    def overlooks_answer(self, place: Place) -> bool:
+        overlooked = self.occurs(place)
+        if overlooked:
+            self.note(place, "answer", "overlooked")
+        return overlooked
+
+
 class TurnLimit(Mechanism):
     """TE-3: the environment counts with a lower limit of turns than the configuration says."""
 

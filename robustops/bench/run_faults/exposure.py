@@ -1,4 +1,4 @@
-"""`exposure.jsonl`: what an injector really touched, one line a step.
+"""`exposure.jsonl`: what an injector really touched, one line a step (a second one has `exposure_2.jsonl`).
 
     {"step":6,"fault":"reward_spike","mechanism":"episode_spike","unit":"episode","level":1.0,
      "eligible":16,"touched":9,"before":"7d0c...","after":"19ab...",
@@ -33,6 +33,11 @@ NAME = "exposure.jsonl"
 _MODULUS = 2**64
 #: A number before and after.
 Pair = tuple[float, float]
+
+
+def log_name(number: int) -> str:
+    """File name of the log of a run's injector; number: from 1."""
+    return NAME if number == 1 else f"exposure_{number}.jsonl"
 
 
 @dataclass

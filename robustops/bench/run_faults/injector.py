@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from robustops.bench.run_faults import credit, environment, generation, optimisation, rewards
-from robustops.bench.run_faults.catalog import chosen
+from robustops.bench.run_faults.catalog import check_together, chosen
 from robustops.bench.run_faults.entries import FaultType, MechanismInfo
-from robustops.bench.run_faults.exposure import NAME, ExposureLog
+from robustops.bench.run_faults.exposure import ExposureLog, log_name
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import RunFaultSpec
 from robustops.errors import ConfigError
+from robustops.learning.combined_hooks import combined
 from robustops.learning.hardware import group_size
-from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
+from robustops.learning.hooks import TrainingHooks
 from robustops.rewards.combine import RewardWeights
 from robustops.settings import RunFaultSettings, TrainSettings
 
@@ -48,10 +49,15 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "cold_sampling": generation.ColdSampling,
     "swapped_baseline": credit.SwappedBaseline,
     "offset_baseline": credit.OffsetBaseline,
+    "merged_groups": credit.MergedGroups,
+    "singleton_groups": credit.SingletonGroups,
+    "permuted_targets": credit.PermutedTargets,
+    "frozen_critic": optimisation.FrozenCritic,
     "heavy_noise": credit.HeavyNoise,
     "sign_flips": credit.SignFlips,
     "lagged_advantages": credit.LaggedAdvantages,
     "rolled_rewards": credit.RolledRewards,
+    "late_credit": credit.LateCredit,
     "tool_outage": environment.ToolOutage,
     "rejected_call": environment.RejectedCall,
     "digit_noise": environment.DigitNoise,
@@ -59,6 +65,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "truncated_reply": environment.TruncatedReply,
     "early_done": environment.EarlyDone,
     "turn_limit": environment.TurnLimit,
+    "stop_ignored": environment.StopIgnored,
 }
 
 
@@ -78,19 +85,28 @@ def spec_of(settings: RunFaultSettings) -> RunFaultSpec:
     )
 
 
+def injections(settings: TrainSettings) -> list[RunFaultSettings]:
+    """The run faults of a training run, first to last. ConfigError for two that make no sense together."""
+    check_together(settings.run_fault, settings.second_run_fault)
+    both = (settings.run_fault, settings.second_run_fault)
+    return [fault for fault in both if fault.name != "none"]
+
+
 def training_hooks(settings: TrainSettings, run_dir: Path) -> TrainingHooks:
-    """The hooks of a training run: none, or the injector of its run fault.
+    """The hooks of a training run: none, or the injectors of its run faults, each with a log of its own.
 
     Raises:
-        ConfigError: the fault cannot be injected into a run of these settings.
+        ConfigError: the faults cannot be injected into a run of these settings, or not together.
     """
-    if settings.run_fault.name == "none":
-        return NO_TRAINING_HOOKS
-    spec = spec_of(settings.run_fault)
-    check_run(settings, *chosen(settings.run_fault))
     reward = settings.reward
     weights = RewardWeights(reward.success, reward.progress, reward.quality)
-    return MECHANISMS[spec.mechanism](spec, ExposureLog(run_dir / NAME, spec), weights)
+    sets: list[TrainingHooks] = []
+    for number, injection in enumerate(injections(settings), start=1):
+        spec = spec_of(injection)
+        check_run(settings, *chosen(injection))
+        log = ExposureLog(run_dir / log_name(number), spec)
+        sets.append(MECHANISMS[spec.mechanism](spec, log, weights))
+    return combined(*sets)
 
 
 def check_run(settings: TrainSettings, fault: FaultType, mechanism: MechanismInfo) -> None:
@@ -112,6 +128,12 @@ def check_run(settings: TrainSettings, fault: FaultType, mechanism: MechanismInf
         raise ConfigError(
             f"{name} changes logits, which sampler={settings.sampler.name} does not offer; choose "
             f"run_fault.mechanism={' or '.join(others)}, or sampler=hf"
+        )
+    if mechanism.needs_critic and not settings.grpo.value_head:
+        others = [other.name for other in fault.mechanisms if not other.needs_critic]
+        raise ConfigError(
+            f"{name} is about a value head, and this run has none; choose grpo.value_head=true, or "
+            f"run_fault.mechanism={' or '.join(others)}"
         )
     if mechanism.site == "sync" and settings.grpo.sync_guard == "stop":
         raise ConfigError(

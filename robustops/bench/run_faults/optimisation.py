@@ -140,6 +140,18 @@ class StaleSampler(StepMechanism):
         return not stale
 
 
+class FrozenCritic(StepMechanism):
+    """CA-1: the value head's learning rate is too low, at strength 1 it is 0."""
+
+    def on_value_update(self, step: int, optimizer: Optimizer) -> bool:
+        if level := self.of_step(step):
+            for group in optimizer.param_groups:
+                before = group["lr"]
+                group["lr"] = before * (1 - level)
+                self.told(step, before, group["lr"])
+        return True
+
+
 class EntropyPenalty(StepMechanism):
     """OD-3: the loss contains the entropy with the wrong sign."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustops.bench.run_faults.catalog import CATALOG, all_mechanisms
 from robustops.bench.run_faults.entries import MechanismInfo
-from robustops.bench.run_faults.exposure import NAME, ExposureLog, read_exposure
+from robustops.bench.run_faults.exposure import NAME, ExposureLog, log_name, read_exposure
 from robustops.bench.run_faults.injector import MECHANISMS
 from robustops.bench.run_faults.mechanism import Mechanism
 from robustops.bench.run_faults.spec import RunFaultSpec
@@ -25,6 +25,7 @@ from robustops.learning.grpo_module import GRPOModule, Optimisation
 from robustops.learning.hooks import NO_TRAINING_HOOKS, HooksCallback, TrainingHooks
 from robustops.learning.rollout_callback import RolloutCallback
 from robustops.learning.sync_probe import SyncProbe
+from robustops.learning.value_head import Critic, ValueHead
 from robustops.objectives.advantages import aggregate
 from robustops.records import Episode, RewardParts, Task
 from robustops.rewards.combine import RewardWeights
@@ -43,6 +44,8 @@ STOPS = set(range(1, 60))
 #: Fits have so many steps, and the fault sets in with the second.
 STEPS, ONSET = 3, 2
 WEIGHTS = RewardWeights()
+#: Mechanisms that work in runs with a value head only.
+NEEDS_CRITIC = {mechanism.name for _, mechanism in all_mechanisms() if mechanism.needs_critic}
 #: Of some message.
 PLACE = Place(5, "case/oracle", "clean", 4, 2)
 
@@ -57,9 +60,10 @@ def spec_of(mechanism: str, **values: Any) -> RunFaultSpec:
     return RunFaultSpec(fault, mechanism, **{"unit": info.units[0], "onset": ONSET, "seed": 3, **values})
 
 
-def injector(folder: Path, mechanism: str, **values: Any) -> Mechanism:
+def injector(folder: Path, mechanism: str, *, number: int = 1, **values: Any) -> Mechanism:
+    """number: of the run's injectors, which fixes the name of its log."""
     spec = spec_of(mechanism, **values)
-    return MECHANISMS[mechanism](spec, ExposureLog(folder / NAME, spec), WEIGHTS)
+    return MECHANISMS[mechanism](spec, ExposureLog(folder / log_name(number), spec), WEIGHTS)
 
 
 def reward(task: Task, episode: Episode) -> RewardParts:
@@ -138,14 +142,19 @@ def parts(hooks: TrainingHooks, *, expert: bool, **options: Any) -> tuple[GRPOMo
         guards=options.pop("reward_guards", None),
         hooks=hooks,
     )
+    whole = options.pop("whole_updates", False)
+    critic, least = None, options.pop("value_least_ev", None)
+    if options.pop("critic", False):
+        critic = Critic(ValueHead(32, 0.05), least)
     module = GRPOModule(
         policy.model,
         policy.reference() if options.get("kl", 0.1) > 0 else None,
         lambda given, groups: aggregate(given, groups, weights),
         GRPOLoss(kl=options.pop("kl", 0.1)),
-        Optimisation(options.pop("learning_rate", 1e-2), micro_batch_tokens=4096),
+        Optimisation(options.pop("learning_rate", 1e-2), micro_batch_tokens=4096, whole_updates=whole),
         guards=options.pop("guards", None),
         hooks=hooks,
+        critic=critic,
     )
     assert not options, f"unknown options {sorted(options)}"
     return module, RolloutCallback(maker, sampler, probe=probe, hooks=hooks)

@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 from robustops.bench.run_faults.catalog import CATALOG, all_mechanisms, chosen, fault_type
-from robustops.bench.run_faults.exposure import NAME
+from robustops.bench.run_faults.exposure import NAME, read_exposure
 from robustops.bench.run_faults.injector import MECHANISMS, spec_of, training_hooks
 from robustops.bench.run_faults.spec import UNITS
 from robustops.errors import ConfigError
+from robustops.learning.combined_hooks import CombinedHooks
 from robustops.learning.hooks import NO_TRAINING_HOOKS
 from robustops.resources import conf_dir
 from robustops.settings import (
@@ -126,3 +127,46 @@ def test_runs_that_a_fault_cannot_be_injected_into_are_refused(tmp_path):
         hooks_of(tmp_path, "update_freeze", "stale_sampler")
     for guard in ("report", "resync"):
         assert hooks_of(tmp_path, "update_freeze", "stale_sampler", grpo=GRPOSettings(sync_guard=guard))
+
+
+# --- two at once ----------------------------------------------------------------------------------
+def both(first: RunFaultSettings, second: RunFaultSettings) -> TrainSettings:
+    return TrainSettings(run_fault=first, second_run_fault=second)
+
+
+def test_two_faults_are_two_injectors_with_a_log_each(tmp_path):
+    first, second = RunFaultSettings("reward_spike", seed=4), RunFaultSettings("kl_explosion", strength=0.5)
+    hooks = training_hooks(both(first, second), tmp_path)
+    assert isinstance(hooks, CombinedHooks)
+    assert [type(one) for one in hooks.sets] == [
+        MECHANISMS[name] for name in ("episode_spike", "aggressive_updates")
+    ]
+    hooks.begin(0)
+    hooks.end_step(1)
+    lines = [read_exposure(tmp_path / name) for name in ("exposure.jsonl", "exposure_2.jsonl")]
+    assert [line["fault"] for (line,) in lines] == ["reward_spike", "kl_explosion"]
+    assert [one.spec.seed for one in hooks.sets] == [4, 0] and hooks.sets[1].spec.strength == 0.5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (("none",), ("reward_spike",), "run_fault is none; choose run_fault=reward_spike"),
+        (("reward_spike",), ("reward_spike", "component_scale"), "both reward_spike; choose another type"),
+        (("length_short",), ("length_long",), "push len_mean in opposite directions"),
+        (("update_freeze",), ("kl_explosion",), r"skipped_updates \(run_fault=update_freeze\)"),
+        (("reward_spike",), ("kl_explosion", "x"), "has no mechanism 'x'"),
+    ],
+)
+def test_faults_that_make_no_two_are_refused(tmp_path, first, second, message):
+    settings = both(RunFaultSettings(*first), RunFaultSettings(*second))
+    with pytest.raises(ConfigError, match=message):
+        validate(settings)
+    with pytest.raises(ConfigError, match=message):
+        training_hooks(settings, tmp_path)
+
+
+def test_what_a_run_cannot_have_is_refused_of_the_second_fault_too(tmp_path):
+    settings = both(RunFaultSettings("reward_spike"), RunFaultSettings("empty_response"))
+    with pytest.raises(ConfigError, match="changes logits, which sampler=vllm does not offer"):
+        training_hooks(dataclasses.replace(settings, sampler=SamplerSettings("vllm")), tmp_path)

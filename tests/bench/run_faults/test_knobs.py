@@ -21,7 +21,16 @@ from robustops.rewards.parts import call_evidence
 from robustops.rollout.constraints import constrained
 from robustops.rollout.hf_session import Session
 from robustops.rollout.sampler import Request
-from tests.bench.run_faults.support import PLACE, WEIGHTS, Fit, fit, initial, injector, uses_tools
+from tests.bench.run_faults.support import (
+    NEEDS_CRITIC,
+    PLACE,
+    WEIGHTS,
+    Fit,
+    fit,
+    initial,
+    injector,
+    uses_tools,
+)
 from tests.learning.support import group_of, made_episode, same_weights
 
 COUNTERS = {
@@ -32,6 +41,11 @@ COUNTERS = {
 
 
 REWARD_GUARDS = ("reward.bounded", "reward.recheck")
+ADVANTAGE_GUARDS = {
+    "grpo.advantage_guard": "rule",
+    "grpo.regroup": "regroup",
+    "grpo.even_credit": "even",
+}
 
 
 def options_of(key: str, value) -> dict:
@@ -41,15 +55,17 @@ def options_of(key: str, value) -> dict:
         return {"reward_guards": RewardGuards(**{name: value})}
     if section == "reward":
         return {"weights": dataclasses.replace(WEIGHTS, **{name: value})}
-    if key == "grpo.advantage_guard":
-        return {"guards": AdvantageGuards(rule=value)}
+    if key in ADVANTAGE_GUARDS:
+        return {"guards": AdvantageGuards(**{ADVANTAGE_GUARDS[key]: value})}
     if section in ("model", "domain") or name == "min_new_tokens":
         return {"limits": {name: value}}
     return {name: value}
 
 
 def disconnecting() -> list[tuple[str, str]]:
-    return sorted(pair for pair, counter in COUNTERS.items() if counter.effect == "disconnects")
+    """Those of a value head are in `test_critic`."""
+    pairs = (pair for pair, counter in COUNTERS.items() if counter.effect == "disconnects")
+    return sorted(pair for pair in pairs if pair[0] not in NEEDS_CRITIC)
 
 
 def spent(run: Fit) -> list:
@@ -125,6 +141,28 @@ def test_guards_of_advantages_bring_them_closer_to_the_true_ones(tmp_path, name,
     repaired = advantage_guards.guarded(faulty, parts, members, AdvantageGuards(**rule))
     gap = (faulty.values - true.values).abs().sum()
     assert gap > 0.5 and (repaired.values - true.values).abs().sum() < gap
+
+
+@pytest.mark.parametrize("name", ["merged_groups", "singleton_groups"])
+def test_centred_groups_are_closer_to_the_true_ones_under_wrong_group_ids(tmp_path, name):
+    groups = [GROUP, group_with((0.0, 0.1, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, 0.0), (0.0, 0.3, 0.0))]
+    parts = [e.reward_parts for group in groups for e in group.episodes]
+    members = [number for number, group in enumerate(groups) for _ in group.episodes]
+    hooks, true = injector(tmp_path, name), aggregate(parts, members)
+    faulty = hooks.on_advantages(5, groups, aggregate(parts, hooks.on_members(5, groups, members)))
+    repaired = advantage_guards.guarded(faulty, parts, members, AdvantageGuards("centre"))
+    gap = (faulty.values - true.values).abs().sum()
+    assert gap > 0.5 and (repaired.values - true.values).abs().sum() < 0.7 * gap
+
+
+def test_a_lower_turn_limit_ends_episodes_sooner_whose_answers_are_ignored(tmp_path):
+    turns = []
+    for limit in (8, 4):
+        hooks = injector(tmp_path, "stop_ignored", onset=1)
+        run = fit(tmp_path, hooks, expert=True, steps=1, limits={"max_turns": limit})
+        turns.append({len(e.turns) for e in run.episodes[0]})
+        assert {e.stop for e in run.episodes[0]} == {"max_turns"}
+    assert turns == [{8}, {4}]
 
 
 def session_of(written=(), **values) -> Session:
@@ -230,6 +268,15 @@ def test_a_lower_learning_rate_makes_faulty_updates_smaller(tmp_path, name):
     assert moved[1] < 0.1 * moved[0]
 
 
+def test_a_whole_update_is_at_the_rate_of_the_schedule(tmp_path):
+    before, moved = initial(), []
+    for whole in (False, True):
+        hooks = injector(tmp_path, "aggressive_updates")
+        after = fit(tmp_path, hooks, expert=False, learning_rate=1e-3, whole_updates=whole).weights
+        moved.append(sum(float((after[key] - before[key]).norm()) for key in before))
+    assert moved[1] < 0.5 * moved[0]
+
+
 @pytest.mark.parametrize("name", ["skipped_updates", "frozen_parameters"])
 def test_a_higher_learning_rate_makes_up_for_updates_that_are_lost(tmp_path, name):
     before, moved = initial(), []
@@ -279,10 +326,14 @@ def test_every_knob_of_the_catalogue_is_tried_here():
         *((n, "sampler.temperature") for n in ("repeat_last", "cold_sampling")),
         *((n, "grpo.advantage_guard") for n in ("heavy_noise", "sign_flips", "lagged_advantages")),
         ("heavy_noise", "grpo.advantage_clip"),
+        ("aggressive_updates", "grpo.whole_updates"),
         ("repeat_last", "sampler.repetition_penalty"),
         ("tool_outage", "domain.tool_retries"),
         ("rejected_call", "grpo.credit.bad_cap"),
         ("turn_limit", "model.max_turns"),
+        ("stop_ignored", "model.max_turns"),
+        *((n, "grpo.advantage_guard") for n in ("merged_groups", "singleton_groups")),
         ("entropy_penalty", "grpo.entropy"),
     }
+    tried |= {(name, "grpo.value_least_ev") for name in NEEDS_CRITIC}
     assert tried | set(disconnecting()) == set(COUNTERS)

@@ -123,6 +123,61 @@ def test_offsets_flips_and_lags_by_hand(tmp_path):
     assert third.values.allclose(true.values[:3]), "the buffer holds the true advantages of the step before"
 
 
+def grouped(tmp_path, name, groups, **values):
+    """Advantages under a mechanism that gives wrong group ids, and those ids."""
+    parts = [e.reward_parts for group in groups for e in group.episodes]
+    members = [n for n, group in enumerate(groups) for _ in group.episodes]
+    hooks = injector(tmp_path, name, **values)
+    given = hooks.on_members(5, groups, members)
+    return hooks.on_advantages(5, groups, aggregate(parts, given)), list(given)
+
+
+def test_merged_groups_have_the_mean_and_deviation_of_all_their_episodes(tmp_path):
+    groups = [GROUP, OTHER, OTHER]
+    faulty, ids = grouped(tmp_path, "merged_groups", groups)
+    assert ids == [0] * 9
+    rewards = [total(e.reward_parts, WEIGHTS) for group in groups for e in group.episodes]
+    assert faulty.baseline.tolist() == pytest.approx([sum(rewards) / 9] * 9)
+    centred = torch.tensor(rewards, dtype=torch.float64) - sum(rewards) / 9
+    assert faulty.values.allclose(centred / centred.std(), atol=1e-4)
+    assert abs(faulty.values[:3].mean()) > 0.3, "a group of its own does not sum to 0"
+    spared, ids = grouped(tmp_path, "merged_groups", groups, onset=6)
+    assert ids == [0] * 3 + [1] * 3 + [2] * 3 and torch.equal(spared.values, advantages(groups).values)
+
+
+def test_only_struck_groups_are_merged(tmp_path):
+    groups = [GROUP, OTHER, OTHER, GROUP]
+    for seed in range(20):
+        _, ids = grouped(tmp_path, "merged_groups", groups, probability=0.5, seed=seed)
+        if len(set(ids)) == 3:
+            break
+    kept = [n for n in range(4) if ids.count(ids[3 * n]) == 3]
+    assert len(kept) == 2 and all(ids[3 * n] == n for n in kept)
+
+
+def test_an_episode_in_a_group_of_its_own_has_its_reward_as_advantage(tmp_path):
+    groups = [GROUP, OTHER]
+    faulty, ids = grouped(tmp_path, "singleton_groups", groups)
+    assert ids == [2, 3, 4, 5, 6, 7]
+    rewards = torch.tensor([total(e.reward_parts, WEIGHTS) for g in groups for e in g.episodes])
+    assert faulty.values.float().allclose(rewards / rewards.std(), atol=1e-6)
+    assert faulty.baseline.tolist() == [0.0] * 6
+    spared, _ = grouped(tmp_path, "singleton_groups", groups, onset=6)
+    assert torch.equal(spared.values, advantages(groups).values)
+
+
+@pytest.mark.parametrize(("strength", "expected"), [(1.0, [0, 0, 2, 2, -1]), (0.5, [1, 1, 0.5, 0.5, 1])])
+def test_late_credit_by_hand(tmp_path, strength, expected):
+    """Messages with credit 2, -1, 3 at tokens 2-3, 5-6 and 8; what is not trained stays 0."""
+    episode = made_episode([(2, 4), (5, 7), (8, 9)], 9, seed=0)
+    credit = torch.tensor([0.0, 0, 2, 2, 0, -1, -1, 0, 3])
+    hooks = injector(tmp_path, "late_credit", strength=strength)
+    (late,) = hooks.on_credit(5, [group_of(episode)], [credit])
+    assert late[[2, 3, 5, 6, 8]].tolist() == expected and late[[0, 1, 4, 7]].tolist() == [0.0] * 4
+    (spared,) = hooks.on_credit(1, [group_of(episode)], [credit])
+    assert spared is credit
+
+
 def test_heavy_noise_has_the_distribution_of_students_t_with_2_degrees_of_freedom(tmp_path):
     """P(|t| < sqrt(2)) = sqrt(2) / 2 and P(|t| < 4) = 4 / sqrt(18)."""
     noise = injector(tmp_path, "heavy_noise")

@@ -6,7 +6,7 @@ import pytest
 
 from robustops.bench.run_faults.injector import MECHANISMS
 from robustops.learning.hooks import TrainingHooks
-from tests.bench.run_faults.support import ONSET, STEPS, Fit, fit, injector, uses_tools
+from tests.bench.run_faults.support import NEEDS_CRITIC, ONSET, STEPS, Fit, fit, injector, uses_tools
 from tests.learning.support import same_weights
 
 
@@ -24,7 +24,7 @@ def test_hooks_that_do_nothing_leave_every_bit_as_it_is(tmp_path, controls, expe
     assert len(set(control.telemetry)) == STEPS, "every step has something to learn"
 
 
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
+@pytest.mark.parametrize("name", sorted(set(MECHANISMS) - NEEDS_CRITIC))
 def test_before_its_onset_a_fault_changes_nothing_and_then_something(tmp_path, controls, name):
     control = controls[uses_tools(name)]
     faulty = fit(tmp_path, injector(tmp_path, name), expert=uses_tools(name))

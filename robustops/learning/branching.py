@@ -36,7 +36,7 @@ INTERVENTIONS = (
     *("model.min_turns", "model.max_turns", "model.max_answers", "model.answer_tokens"),
 )
 #: Of these, what the state of a checkpoint is made for.
-FIXED = ("grpo.epochs", "grpo.mini_batches", "grpo.staleness")
+FIXED = ("grpo.epochs", "grpo.mini_batches", "grpo.staleness", "grpo.value_head")
 #: Failures that a branch may leave out, but not change.
 RUN_FAULTS = ("run_fault", "second_run_fault")
 

@@ -51,6 +51,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "stale_sampler": _SHARE,
     "entropy_penalty": {"whole": True},
     "sign_flips": _SHARE,
+    "merged_groups": _SHARE,
+    "singleton_groups": _SHARE,
     "lagged_advantages": _SHARE,
     "rolled_rewards": _SHARE,
     "tool_outage": _SHARE,
@@ -59,15 +61,19 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "stale_reply": _SHARE,
     "truncated_reply": _SHARE,
     "early_done": _SHARE,
+    "stop_ignored": _SHARE,
     "turn_limit": {**_SHARE, "strength": 0.6},  # 3 turns of 8; at 1 it would be early_done
 }
 
 
 def designs() -> list[Design]:
-    """Of every mechanism, in the order of the catalogue."""
+    """Of every mechanism that the campaign's runs, which have no value head, can meet; in the order of the
+    catalogue.
+    """
     return [
         Design(fault.name, info.name, info.quantity, info.direction, **_SPECIAL.get(info.name, {}))
         for fault, info in all_mechanisms()
+        if not info.needs_critic
     ]
 
 

@@ -31,7 +31,7 @@ def mechanisms_of(fault: FaultType, modes: Sequence[str]) -> list[MechanismInfo]
     others in turn in those between.
     """
     # experiment=faultbench has no value head, so what only concerns one cannot be injected.
-    main, *others = [m for m in fault.mechanisms if not getattr(m, "needs_critic", False)]
+    main, *others = [m for m in fault.mechanisms if not m.needs_critic]
     chosen: list[MechanismInfo] = [main] * len(modes)
     if not others:
         return chosen

@@ -153,7 +153,7 @@ def test_two_faults_are_two_injectors_with_a_log_each(tmp_path):
     [
         (("none",), ("reward_spike",), "run_fault is none; choose run_fault=reward_spike"),
         (("reward_spike",), ("reward_spike", "component_scale"), "both reward_spike; choose another type"),
-        (("length_short",), ("length_long",), "push len_mean in opposite directions"),
+        (("kl_explosion",), ("update_freeze",), "push update_norm_rel in opposite directions"),
         (("update_freeze",), ("kl_explosion",), r"skipped_updates \(run_fault=update_freeze\)"),
         (("reward_spike",), ("kl_explosion", "x"), "has no mechanism 'x'"),
     ],

@@ -35,7 +35,7 @@ def made(tmp_path_factory):
 
 def test_a_folder_holds_what_the_campaign_keeps_and_no_weights(made):
     campaign, (control, faulty) = made
-    kept = {"telemetry.jsonl", "planned.json", "run.json", "cost.json"}
+    kept = {"telemetry.jsonl", "episodes.jsonl", "planned.json", "run.json", "cost.json"}
     assert {path.name for path in folder_of(campaign, control.run_id).iterdir()} == kept
     assert {path.name for path in folder_of(campaign, faulty.run_id).iterdir()} == kept | {"exposure.jsonl"}
     assert steps_of(campaign, control.run_id) == 2 and complete(campaign, [control, faulty]) == [

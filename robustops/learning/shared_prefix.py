@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from robustops.learning.batching import MAX_PADDING, Sequences, SharedPrefix, deal, fill_up, micro_batches
 from robustops.learning.policy import recomputes_activations
 from robustops.learning.processes import partitioned
+from robustops.rollout.cascade import NAME as CASCADE
 from robustops.rollout.slot_cache import cache_argument
 
 #: Tokens of a prefix that is worth a pass of its own, and the share of a group's tokens it has to save.
@@ -207,7 +208,7 @@ def can_share(model: PreTrainedModel) -> bool:
     window = getattr(config, "sliding_window", None) if kinds is None else None
     known = inspect.signature(model.base_model.forward).parameters
     return (
-        getattr(config, "_attn_implementation", None) == "sdpa"
+        getattr(config, "_attn_implementation", None) in ("sdpa", CASCADE)
         and set(kinds or ()) <= {"full_attention"}
         and window is None
         and "position_ids" in known

@@ -7,19 +7,26 @@ tokens share one prefill.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from robustops.errors import ConfigError, SamplerError
+from robustops.rollout.cascade import ARGUMENT, CachedPrefix, CascadeRows, supports_cascade
+from robustops.rollout.cascade import NAME as CASCADE
 from robustops.rollout.constraints import constrained
 from robustops.rollout.hf_session import Session
 from robustops.rollout.hooks import NO_HOOKS, RolloutHooks
 from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.sampler import Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache, cache_argument
+
+#: Tokens of a history that is worth being stored once for several sessions: reading it takes more operations.
+MIN_PREFIX = 64
 
 
 class HFSampler:
@@ -43,11 +50,14 @@ class HFSampler:
         shared: bool = True,
         hooks: RolloutHooks = NO_HOOKS,
     ) -> None:
-        if (attention := model.config._attn_implementation) != "sdpa":
+        if (attention := model.config._attn_implementation) not in ("sdpa", CASCADE):
             raise ConfigError(
                 f"sampler=hf masks each slot by itself, which attention '{attention}' does not know; "
                 "load the model with attn_implementation='sdpa'"
             )
+        self.cascades = supports_cascade(model)
+        if self.cascades:
+            model.set_attn_implementation(CASCADE)  # sdpa to the bit, but for passes that share prefixes
         self.model = model
         self.stop_ids = stop_ids
         self.temperature = temperature
@@ -113,7 +123,7 @@ class HFSampler:
         if not self.shared:
             self._load(dict(weights))
         for session in self._sessions.values():
-            session.cached = 0
+            session.forget()
         self.weight_version = version
 
     def close(self) -> None:
@@ -168,8 +178,8 @@ class HFSampler:
             if last.slot < self._free[-1]:
                 return
             source, last.slot = last.slot, self._free.pop()
-            if last.cached:
-                self._cache.copy_slot(source, [last.slot], last.cached)
+            if last.own:
+                self._cache.copy_slot(source, [last.slot], last.own)
             self._give_back(source)
 
     def _give_back(self, slot: int) -> None:
@@ -183,6 +193,8 @@ class HFSampler:
 
     def _prefill(self, waiting: list[Session]) -> list[Completion]:
         """Feed all waiting tokens of as many sessions as fit; equal starts are computed once."""
+        if self.cascades and (twins := self._twins(waiting)):
+            return self._plant(twins)
         waiting = sorted(waiting, key=lambda s: s.pending)
         leaders: dict[tuple[int, ...], Session] = {}
         followers: list[tuple[Session, Session]] = []
@@ -213,6 +225,36 @@ class HFSampler:
         source = [rows[id(s)] for s in batch] + [rows[id(leader)] for _, leader in followers]
         return self._choose(everyone, logits[source])
 
+    def _twins(self, waiting: list[Session]) -> list[list[Session]]:
+        """Sessions that begin with the same long history, by history; at least two of each."""
+        found: dict[tuple[int, ...], list[Session]] = {}
+        for session in waiting:
+            if session.cached == 0 and len(session.tokens) > MIN_PREFIX:
+                found.setdefault(tuple(session.tokens), []).append(session)
+        return sorted((own for own in found.values() if len(own) > 1), key=lambda own: len(own[0].tokens))
+
+    def _plant(self, twins: list[list[Session]]) -> list[Completion]:
+        """Store the histories of as many groups as fit, but for the last token, which every session feeds."""
+        shortest = len(twins[0][0].tokens)
+        chosen = [
+            own
+            for number, own in enumerate(twins, 1)
+            if number == 1
+            or (number * len(own[0].tokens) <= self.prefill_tokens and len(own[0].tokens) <= 2 * shortest)
+        ]
+        used = {session.prefix.row for session in self._sessions.values() if session.prefix is not None}
+        rows = itertools.islice((row for row in itertools.count() if row not in used), len(chosen))
+        prefixes = [CachedPrefix(row, len(own[0].tokens) - 1) for row, own in zip(rows, chosen, strict=True)]
+        width = prefixes[-1].length
+        ids = torch.tensor([own[0].tokens[:-1] + [0] * (width + 1 - len(own[0].tokens)) for own in chosen])
+        positions, mask = self._cache.plant(prefixes, width, self.device)
+        self._hidden(ids, positions, mask, None)
+        for prefix, own in zip(prefixes, chosen, strict=True):
+            for number, session in enumerate(own):
+                session.prefix, session.cached = prefix, prefix.length
+                self._prefixes.add(0, prefix.length if number else 0)
+        return []
+
     def _decode(self, decoding: list[Session]) -> list[Completion]:
         return self._choose(decoding, self._forward(decoding, 1))
 
@@ -224,7 +266,8 @@ class HFSampler:
         else:
             ids = torch.tensor([s.tokens[s.cached :] + [0] * (width - s.pending) for s in batch])
             slots, starts = [s.slot for s in batch], [s.cached for s in batch]
-            logits = self._logits(ids, slots, starts, [s.pending - 1 for s in batch])
+            prefixes = [s.prefix for s in batch]
+            logits = self._logits(ids, slots, starts, [s.pending - 1 for s in batch], prefixes)
         for session in batch:
             session.cached = len(session.tokens)
         return logits
@@ -235,34 +278,51 @@ class HFSampler:
         An idle slot writes at its own end, where its next real token will overwrite it.
         """
         ids, starts = [0] * highest, [0] * highest
+        prefixes: list[CachedPrefix | None] = [None] * highest
         for session in self._sessions.values():
             if session.slot < highest:
-                starts[session.slot] = session.cached
+                starts[session.slot], prefixes[session.slot] = session.cached, session.prefix
         for session in batch:
             ids[session.slot] = session.tokens[-1]
-        logits = self._logits(torch.tensor(ids)[:, None], list(range(highest)), starts, [0] * highest)
+        every = list(range(highest))
+        logits = self._logits(torch.tensor(ids)[:, None], every, starts, [0] * highest, prefixes)
         slots = [s.slot for s in batch]
-        return logits if slots == list(range(highest)) else logits[torch.tensor(slots, device=self.device)]
+        return logits if slots == every else logits[torch.tensor(slots, device=self.device)]
 
-    def _logits(self, ids: Tensor, slots: list[int], starts: list[int], last: list[int]) -> Tensor:
+    def _logits(
+        self,
+        ids: Tensor,
+        slots: list[int],
+        starts: list[int],
+        last: list[int],
+        prefixes: list[CachedPrefix | None],
+    ) -> Tensor:
         """Feed ids (batch, width) to `slots` from positions `starts` on; logits (batch, vocabulary) after
-        the tokens `last` of each row.
+        the tokens `last` of each row. prefixes: what each slot continues.
         """
         sessions = self._sessions.values()
         # Room for what is asked for spares growing by copies; far more than there is may not be needed.
-        length = max(min(session.expected, 2 * len(session.tokens)) for session in sessions)
+        length = max(min(session.expected, 2 * len(session.tokens)) - session.shared for session in sessions)
         self._cache.reserve(max(session.slot for session in sessions) + 1, length)
-        positions, mask = self._cache.aim(slots, starts, ids.shape[1], self.device)
-        hidden = self.model.base_model(
+        positions, mask, shared = self._cache.aim(slots, starts, ids.shape[1], self.device, prefixes)
+        hidden = self._hidden(ids, positions, mask, shared)
+        chosen = hidden[torch.arange(len(slots), device=self.device), torch.tensor(last, device=self.device)]
+        logits: Tensor = self.model.get_output_embeddings()(chosen)  # type: ignore[no-untyped-call]
+        return logits.float()
+
+    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor, shared: CascadeRows | None) -> Tensor:
+        """(batch, width, hidden) last hidden states of a pass at which the cache points."""
+        arguments: dict[str, Any] = {self._cache_name: self._cache}
+        if shared is not None:
+            arguments[ARGUMENT] = (shared, self._cache.layers)
+        hidden: Tensor = self.model.base_model(
             input_ids=ids.to(self.device),
             attention_mask=mask,
             position_ids=positions,
             use_cache=True,
-            **{self._cache_name: self._cache},
+            **arguments,
         ).last_hidden_state
-        chosen = hidden[torch.arange(len(slots), device=self.device), torch.tensor(last, device=self.device)]
-        logits: Tensor = self.model.get_output_embeddings()(chosen)  # type: ignore[no-untyped-call]
-        return logits.float()
+        return hidden
 
     def _choose(self, batch: list[Session], logits: Tensor) -> list[Completion]:
         """Sample one token for each session; return the messages that are complete."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from robustops.rollout.cascade import CachedPrefix
 from robustops.rollout.sampler import NOT_FINITE, Completion, Request
 
 
 @dataclass
 class Session:
-    """One episode. slot: its place in the cache; cached: tokens whose keys and values are there.
+    """One episode. slot: its place in the cache; cached: tokens whose keys and values are there, those of
+    `prefix` included, which other episodes read as well.
 
     request: the message that is being sampled, None between two turns; uniforms: one number in [0, 1) for
     each token of the message.
@@ -22,6 +24,7 @@ class Session:
     slot: int
     tokens: list[int] = field(default_factory=list)
     cached: int = 0
+    prefix: CachedPrefix | None = None
     request: Request | None = None
     uniforms: list[float] = field(default_factory=list)
     new_ids: list[int] = field(default_factory=list)
@@ -30,6 +33,16 @@ class Session:
     @property
     def pending(self) -> int:
         return len(self.tokens) - self.cached
+
+    @property
+    def shared(self) -> int:
+        """Tokens of its prefix."""
+        return 0 if self.prefix is None else self.prefix.length
+
+    @property
+    def own(self) -> int:
+        """Cached tokens in its slot."""
+        return self.cached - self.shared
 
     @property
     def expected(self) -> int:
@@ -47,11 +60,17 @@ class Session:
         """
         old, self.tokens = self.tokens, list(request.token_ids)
         if self.tokens[: self.cached] != old[: self.cached]:
-            self.cached = 0
+            self.forget()
         self.cached = min(self.cached, len(self.tokens) - 1)
+        if self.own < 0:
+            self.forget()
         self.request = request
         self.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens).tolist()
         self.new_ids, self.new_log_probs = [], []
+
+    def forget(self) -> None:
+        """Nothing of it is cached any more."""
+        self.cached, self.prefix = 0, None
 
     def add(self, token: int, log_prob: float, stop_ids: Collection[int]) -> Completion | None:
         """Take a sampled token; the message if that completes it, or shows that the weights are broken."""

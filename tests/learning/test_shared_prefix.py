@@ -338,7 +338,7 @@ def test_old_log_probs_are_put_back_to_their_episodes(reference):
     loss = replace(LOSS, importance_cap=2.0)
     found = []
     for share in (True, False):
-        module = grpo_module(reference, loss=loss, epochs=2, share_prefix=share)
+        module = grpo_module(reference, loss=loss, mini_batches=2, share_prefix=share)
         groups = sharing_groups()
         rows, _ = module._prepare(groups, [e for group in groups for e in group.episodes])
         found.append(rows)

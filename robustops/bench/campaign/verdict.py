@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from robustops.bench.campaign.designs import designs
 from robustops.bench.campaign.effects import Rows, unit_of
 from robustops.bench.campaign.plan import PlannedRun
 from robustops.bench.campaign.recorded import RunFolder, read_runs
 from robustops.bench.campaign.verifier import Verification, verify
-from robustops.bench.run_faults.catalog import all_mechanisms
 from robustops.errors import ConfigError
 
 
@@ -84,7 +84,5 @@ def _units(healthy: list[Rows], onset: int) -> dict[str, float]:
     """Healthy deviation of each mechanism's own column over the steps from the onset on."""
     if len(healthy) < 2:
         return {}
-    return {
-        name: unit_of(name, healthy, onset)
-        for name in sorted({info.quantity for _, info in all_mechanisms()})
-    }
+    columns = sorted({design.quantity for design in designs()})
+    return {name: unit_of(name, healthy, onset) for name in columns}

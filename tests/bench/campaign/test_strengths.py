@@ -12,7 +12,7 @@ from robustops.bench.run_faults.catalog import all_mechanisms
 from robustops.bench.run_faults.spec import RunFaultSpec
 from robustops.errors import ConfigError
 
-MECHANISMS = [(fault.name, info) for fault, info in all_mechanisms()]
+MECHANISMS = [(fault.name, info) for fault, info in all_mechanisms() if not info.needs_critic]
 
 
 @pytest.mark.parametrize("mode", MODES)

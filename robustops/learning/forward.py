@@ -100,14 +100,44 @@ def _score(
     raw = head(states).float()
     logits = raw / temperature if temperature != 1 else raw
     # The exp kernel of logsumexp takes 15 times as long where probabilities underflow; this one does not.
-    log_probs = torch.log_softmax(logits, dim=-1)
-    chosen = log_probs.gather(-1, targets[:, None])[:, 0]
+    if entropy_gradient:
+        log_probs = torch.log_softmax(logits, dim=-1)
+        chosen = log_probs.gather(-1, targets[:, None])[:, 0]
+    else:
+        chosen, log_probs = _ChosenLogProbs.apply(logits, targets)  # type: ignore[no-untyped-call]
     if not with_entropy:
         return chosen, torch.full_like(chosen, torch.nan)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+    if entropy_gradient and torch.is_grad_enabled():
         plain = log_probs if temperature == 1 else torch.log_softmax(raw, dim=-1)
-        entropy = -(torch.softmax(raw, dim=-1) * plain).sum(dim=-1)
-    return chosen, entropy
+        return chosen, -(torch.softmax(raw, dim=-1) * plain).sum(dim=-1)
+    with torch.no_grad():
+        plain = log_probs if temperature == 1 else torch.log_softmax(raw, dim=-1)
+        return chosen, -torch.softmax(raw, dim=-1).mul_(plain).sum(dim=-1)  # one copy of the logits less
+
+
+class _ChosenLogProbs(torch.autograd.Function):
+    """Log-probs (positions,) of the targets, and of all tokens (positions, vocabulary), these without gradient.
+
+    The backward pass makes one tensor of the size of the logits; those of gather and log_softmax make two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = torch.log_softmax(logits, dim=-1)
+        ctx.save_for_backward(log_probs, targets)
+        ctx.mark_non_differentiable(log_probs)
+        ctx.set_materialize_grads(False)
+        return log_probs.gather(-1, targets[:, None])[:, 0], log_probs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, None]:
+        if gradient is None:
+            return None, None
+        log_probs, targets = ctx.saved_tensors
+        gradient = gradient[:, None]
+        # The exp of log-probs that underflow would be slow, their softmax, which is the same, is not.
+        found = torch.softmax(log_probs, dim=-1).mul_(-gradient)
+        return found.scatter_add_(-1, targets[:, None], gradient), None
 
 
 def _scatter(values: Tensor, loss_mask: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def _score(
 
 
 class _ChosenLogProbs(torch.autograd.Function):
-    """Log-probs (positions,) of the targets, and of all tokens (positions, vocabulary), these without gradient.
+    """(positions,) log-probs of the targets; (positions, vocabulary) of all tokens, these without gradient.
 
     The backward pass makes one tensor of the size of the logits; those of gather and log_softmax make two.
     """

@@ -23,8 +23,8 @@ GIB = 2**30
 HOST_BUFFERS = 1.5
 #: AdamW keeps a first and a second moment; ZeRO keeps them, and a copy of the weights, in float32.
 _MOMENTS, _ZERO_OPTIMISER, _FLOAT32 = 2, 12, 4
-#: Peak bytes a logit while its slice is differentiated: itself, its log-softmax and gradients, in float32.
-LOGIT_BYTES = 16
+#: Peak bytes a logit while its slice is differentiated: itself (or its gradient), two softmaxes, in float32.
+LOGIT_BYTES = 12
 
 
 @dataclass(frozen=True)

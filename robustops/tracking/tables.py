@@ -46,7 +46,7 @@ def results_table(summary: Mapping[str, Any]) -> Table:
     names = ["success, 95 % interval", "cases", f"pass@{attempts}", "hit", "calls", "tokens"]
     if attempts == 1:
         names.remove("pass@1")
-    table = _table("Evaluation (percent)", ("condition", "policy"), names)
+    table = plain_table("Evaluation (percent)", ("condition", "policy"), names)
     conditions = list(dict.fromkeys(name for cells in evaluations.values() for name in cells))
     for condition in conditions:
         for policy, found in evaluations.items():
@@ -59,7 +59,7 @@ def results_table(summary: Mapping[str, Any]) -> Table:
 def differences_table(summary: Mapping[str, Any]) -> Table:
     """Paired differences in points, over all cases and over the common hits."""
     names = ("all cases, 95 %", "n", "common hits, 95 %", "n")
-    table = _table("Paired differences (points)", ("pair", "condition"), names)
+    table = plain_table("Paired differences (points)", ("pair", "condition"), names)
     for pair, conditions in summary["differences"].items():
         for condition, cell in conditions.items():
             hits = summary["common_hits"].get(condition, {}).get("differences", {}).get(pair)
@@ -68,8 +68,8 @@ def differences_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """A table that fits into 80 columns."""
+def plain_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table without rules between cells: names on the left, figures on the right."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in left:
         table.add_column(name, no_wrap=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from robustops.bench.campaign import strengths
 from robustops.bench.campaign.doubles import fault_pairs
 from robustops.bench.campaign.layout import BASE_GROUPS, mechanisms_of, modes_of
 from robustops.bench.campaign.shifts import SHIFT_ONSETS, shift_groups, shift_overrides
@@ -81,24 +82,12 @@ class PlannedRun:
             raise ConfigError(f"no planned run: {error}; was it written by another version?") from error
 
 
-def guessed_injection(fault: str, mechanism: str, mode: str) -> dict[str, float | int | str | None]:
-    """Strengths until a pilot has measured them: full, a fifth, and three more ways to be hard to see."""
-    values: dict[str, dict[str, float | int | str | None]] = {
-        "easy": {"strength": 1.0, "probability": 1.0, "ramp": 0},
-        "weak": {"strength": 0.2, "probability": 1.0, "ramp": 0},
-        "intermittent": {"strength": 0.7, "probability": 0.3, "ramp": 0},
-        "ramp": {"strength": 0.7, "probability": 1.0, "ramp": 20},
-        "delayed": {"strength": 0.7, "probability": 1.0, "ramp": 0},
-    }
-    return values[mode]
-
-
 def planned(
     types: Sequence[str] | None = None,
     seeds: int | None = None,
     *,
     root: int = 0,
-    injection: Injection = guessed_injection,
+    injection: Injection = strengths.injection,
 ) -> list[PlannedRun]:
     """The runs of the campaign, group by group. A run is the same whatever part of them is asked for.
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from robustops.bench.campaign.columns import PLANNED
+from robustops.bench.campaign.folders import COST, RUNS
+from robustops.bench.campaign.folders import PLANNED as PLANNED_FILE
 from robustops.bench.run_faults.exposure import read_exposure
 from robustops.errors import DatasetError
 from robustops.monitor.telemetry import StepRecord, read_telemetry
@@ -48,7 +50,7 @@ class RunFolder:
 
 def run_folders(campaign: Path) -> list[Path]:
     """Folders of complete runs, in order of their names; DatasetError where there are none."""
-    found = sorted(p for p in (campaign / "runs").glob("*") if (p / "planned.json").is_file())
+    found = sorted(p for p in (campaign / RUNS).glob("*") if (p / PLANNED_FILE).is_file())
     found = [path for path in found if not path.name.startswith(".")]
     if not found:
         raise DatasetError(
@@ -65,10 +67,10 @@ def read_runs(campaign: Path) -> Iterator[RunFolder]:
 
 def read_run(path: Path) -> RunFolder:
     """One run; DatasetError where a file is missing or does not fit the others."""
-    planned = read_json(path / "planned.json", what="planned run")
+    planned = read_json(path / PLANNED_FILE, what="planned run")
     absent = [column.name for column in PLANNED if column.name not in planned]
     if absent:
-        raise DatasetError(f"{path / 'planned.json'} lacks {', '.join(absent)}; is it of another version?")
+        raise DatasetError(f"{path / PLANNED_FILE} lacks {', '.join(absent)}; is it of another version?")
     if planned["run_id"] != path.name:
         raise DatasetError(f"{path} says it is run {planned['run_id']}; a run folder is named by its run_id")
     if not (path / "telemetry.jsonl").is_file():
@@ -78,7 +80,7 @@ def read_run(path: Path) -> RunFolder:
         raise DatasetError(f"the steps of {path / 'telemetry.jsonl'} are not 1, 2, 3, ...; remove the folder")
     first, second = (read_exposure(path / name) for name in EXPOSURES)
     run = RunFolder(
-        path, planned, records, (first, second), _optional(path / "cost.json"), _optional(path / "run.json")
+        path, planned, records, (first, second), _optional(path / COST), _optional(path / "run.json")
     )
     _check_exposure(run)
     return run

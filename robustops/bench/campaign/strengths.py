@@ -24,7 +24,6 @@ from robustops.bench.campaign.designs import STRENGTH, Design, design_of
 from robustops.errors import ConfigError, unknown_name
 
 PATH = Path(__file__).with_name("strengths.yaml")
-MODES = ("easy", "weak", "intermittent", "ramp", "delayed")
 #: Steps of a ramp; share of the units that an intermittent fault strikes, and its part of the easy strength.
 RAMP, SHARE, OF_EASY = 20, 0.3, 0.7
 #: Of a mode, in the order of the file.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from robustops.bench.campaign.dataset import Dataset
@@ -16,6 +15,7 @@ from robustops.bench.campaign.fingerprints import Fingerprints, fingerprints, pr
 from robustops.bench.campaign.layout import MODES
 from robustops.bench.campaign.plan import KINDS
 from robustops.bench.run_faults.catalog import CATALOG
+from robustops.tracking.tables import plain_table
 
 #: Steps of the paper's runs, and of ours.
 HORIZONS = (20, 40)
@@ -117,7 +117,7 @@ def _totals(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _family_table(found: Mapping[str, Any]) -> Table:
     names = ("types", *(f"{what} {level}" for what in ("runs", "steps") for level in ("easy", "hard")))
-    table = _table("Runs, steps and episodes", ("family",), (*names, "episodes"))
+    table = plain_table("Runs, steps and episodes", ("family",), (*names, "episodes"))
     for family, body in found["families"].items():
         counts = [body[what][level] for what in ("runs", "steps") for level in DIFFICULTIES]
         cells = [body["types"], *counts, body["episodes"]["total"]]
@@ -137,7 +137,7 @@ def _family_table(found: Mapping[str, Any]) -> Table:
 
 def _type_table(found: Mapping[str, Any]) -> Table:
     names = ("easy", "hard", *(mode[:6] for mode in MODES), "all")
-    table = _table("Runs of each type, and percent verified by mode", ("", "type"), names)
+    table = plain_table("Runs of each type, and percent verified by mode", ("", "type"), names)
     family = None
     for name, body in found["types"].items():
         if family not in (None, body["family"]):
@@ -152,22 +152,13 @@ def _type_table(found: Mapping[str, Any]) -> Table:
 def _effect_table(found: Mapping[str, Any]) -> Table:
     horizons = list(next(iter(found["types"].values()))["effect"]) if found["types"] else []
     names = [f"{level} {horizon}" for horizon in horizons for level in DIFFICULTIES]
-    table = _table("Median effect by the horizon, in deviations of healthy runs", ("type",), names)
+    table = plain_table("Median effect by the horizon, in deviations of healthy runs", ("type",), names)
     table.add_column("mechanisms: runs")
     for name, body in found["types"].items():
         effects = [_number(body["effect"][horizon][level]) for horizon in horizons for level in DIFFICULTIES]
         table.add_row(
             name, *effects, ", ".join(f"{key} {count}" for key, count in body["mechanisms"].items())
         )
-    return table
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

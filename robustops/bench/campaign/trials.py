@@ -26,7 +26,7 @@ from robustops.bench.campaign.plan import PlannedRun, fault_overrides
 from robustops.bench.campaign.variety import variety
 from robustops.bench.campaign.worker import Compose, run_one
 from robustops.monitor.schema import names
-from robustops.monitor.telemetry import StepRecord
+from robustops.monitor.telemetry import read_telemetry
 from robustops.seeding import child_seed
 from robustops.tracking.files import atomic_write_text
 
@@ -81,10 +81,8 @@ def trained(trial: Trial, compose: Compose) -> Rows:
     try:
         planned = trial.planned()
         run_one(planned, folder, compose)
-        lines = (
-            (folder_of(folder, planned.run_id) / "telemetry.jsonl").read_text(encoding="utf-8").splitlines()
-        )
-        return [StepRecord.from_line(line).metrics for line in lines]
+        telemetry = folder_of(folder, planned.run_id) / "telemetry.jsonl"
+        return [record.metrics for record in read_telemetry(telemetry)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

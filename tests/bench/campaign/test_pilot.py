@@ -8,8 +8,9 @@ import pytest
 
 from robustops.bench.campaign import pilot
 from robustops.bench.campaign.designs import Design, design_of
+from robustops.bench.campaign.layout import MODES
 from robustops.bench.campaign.plan import STEPS
-from robustops.bench.campaign.strengths import MODES, frozen, injection, written
+from robustops.bench.campaign.strengths import frozen, injection, written
 from robustops.bench.campaign.trials import Trial
 from robustops.errors import ConfigError
 from robustops.monitor.schema import names

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from robustops.bench.campaign.designs import designs
+from robustops.bench.campaign.layout import MODES
 from robustops.bench.campaign.plan import fault_overrides, planned
-from robustops.bench.campaign.strengths import MODES, PATH, entry, frozen, guessed, injection, written
+from robustops.bench.campaign.strengths import PATH, entry, frozen, guessed, injection, written
 from robustops.bench.run_faults.catalog import all_mechanisms
 from robustops.bench.run_faults.spec import RunFaultSpec
 from robustops.errors import ConfigError

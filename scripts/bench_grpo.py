@@ -3,17 +3,17 @@
     python scripts/bench_grpo.py [--pairs 5] [--new-tokens 32] ...
 
 Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `multi_turn` (a calculator: TRL's
-`tools=`, a world here). Both sides sample from one model that knows the formats by heart
-(bench_grpo_work.py), so that all completions have the same length; the token counts of both are compared
-and printed. Both train in float32 on the CPU with as many threads, one inner epoch, KL to a frozen
-reference, and every group. A training pass takes what suits its side: ours the default budget of
-`grpo.micro_batch_tokens`, TRL's 16 completions (with 24 or 48 it takes more memory and no less time). A
-pair is a process of each, which step by turns (with `--ahead` one after the other), so that a machine that
-changes its pace changes it for both; the first step is left out. A step is everything from one optimiser
-update to the next; sampling includes the tools, training is the rest. Ratios of speed are ours / TRL (above
-1: ours is faster), ratios of memory as well (below 1: ours needs less). `step_memory` leaves out what a
-process held before its first step, i.e. imports and the model. `cpu` compares processor seconds, which a
-busy machine disturbs less.
+`tools=`, a world here; six calls an episode, as the quickstart's policies make). Both sides sample from one
+model that knows the formats by heart (bench_grpo_work.py), so that all completions have the same length; the
+token counts of both are compared and printed. Both train in float32 on the CPU with as many threads, one
+inner epoch, KL to a frozen reference, and every group. A training pass takes what suits its side: ours the
+default budget of `grpo.micro_batch_tokens`, TRL's 16 completions (with 24 or 48 it takes more memory and no
+less time). A pair is a process of each, which step by turns (with `--ahead` one after the other), so that a
+machine that changes its pace changes it for both; the first step is left out. A step is everything from one
+optimiser update to the next; sampling includes the tools, training is the rest. Ratios of speed are ours /
+TRL (above 1: ours is faster), ratios of memory as well (below 1: ours needs less). `step_memory` leaves out
+what a process held before its first step, i.e. imports and the model. `cpu` compares processor seconds, which
+a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32, help="of a single-turn completion")
-    parser.add_argument("--turns", type=int, default=4, help="tool calls of a multi-turn completion")
+    parser.add_argument("--turns", type=int, default=6, help="tool calls of a multi-turn completion")
     parser.add_argument("--batch-rows", type=int, default=16, help="completions of a training pass of TRL's")
     parser.add_argument(
         "--micro-batch-tokens", type=int, default=8192, help="most tokens of a training pass of ours"

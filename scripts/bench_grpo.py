@@ -2,18 +2,18 @@
 
     python scripts/bench_grpo.py [--pairs 5] [--new-tokens 32] ...
 
-Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `multi_turn` (a calculator: TRL's
-`tools=`, a world here; six calls an episode, as the quickstart's policies make). Both sides sample from one
-model that knows the formats by heart (bench_grpo_work.py), so that all completions have the same length; the
-token counts of both are compared and printed. Both train in float32 on the CPU with as many threads, one
-inner epoch, KL to a frozen reference, and every group. A training pass takes what suits its side: ours the
-default budget of `grpo.micro_batch_tokens`, TRL's 16 completions (with 24 or 48 it takes more memory and no
-less time). A pair is a process of each, which step by turns (with `--ahead` one after the other), so that a
-machine that changes its pace changes it for both; the first step is left out. A step is everything from one
-optimiser update to the next; sampling includes the tools, training is the rest. Ratios of speed are ours /
-TRL (above 1: ours is faster), ratios of memory as well (below 1: ours needs less). `step_memory` leaves out
-what a process held before its first step, i.e. imports and the model. `cpu` compares processor seconds, which
-a busy machine disturbs less.
+Two scenarios: `single_turn` (requests `a+b*c`, answered line by line) and `multi_turn` (a calculator among
+six tools, TRL's `tools=`, a world here; six calls an episode: what the quickstart's tasks offer at the least
+and its policies make). Both sides sample from one model that knows the formats by heart (bench_grpo_work.py),
+so that all completions have the same length; the token counts of both are compared and printed. Both train in
+float32 on the CPU with as many threads, one inner epoch, KL to a frozen reference, and every group. A
+training pass takes what suits its side: ours the default budget of `grpo.micro_batch_tokens`, TRL's 16
+completions (with 24 or 48 it takes more memory and no less time). A pair is a process of each, which step by
+turns (with `--ahead` one after the other), so that a machine that changes its pace changes it for both; the
+first step is left out. A step is everything from one optimiser update to the next; sampling includes the
+tools, training is the rest. Ratios of speed are ours / TRL (above 1: ours is faster), ratios of memory as
+well (below 1: ours needs less). `step_memory` leaves out what a process held before its first step, i.e.
+imports and the model. `cpu` compares processor seconds, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_common import Spread, print_json, ratios
-from bench_grpo_work import SCENARIOS, TURN, Work
+from bench_grpo_work import FURTHER_TOOLS, SCENARIOS, TURN, Work
 
 SIDES = ("ours", "trl")
 QUICK = {
@@ -43,6 +43,7 @@ QUICK = {
     "width": 128,
     "layers": 2,
     "turns": 2,
+    "tools": 2,
     "new_tokens": 16,
 }
 #: Reports of the pairs of one scenario: (ours, TRL's).
@@ -59,6 +60,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32, help="of a single-turn completion")
     parser.add_argument("--turns", type=int, default=6, help="tool calls of a multi-turn completion")
+    parser.add_argument("--tools", type=int, default=6, help="offered by a multi-turn request")
     parser.add_argument("--batch-rows", type=int, default=16, help="completions of a training pass of TRL's")
     parser.add_argument(
         "--micro-batch-tokens", type=int, default=8192, help="most tokens of a training pass of ours"
@@ -93,6 +95,8 @@ def _problem(options: argparse.Namespace) -> str | None:
         return "--new-tokens counts lines of four tokens: a multiple of 4, at most 208"
     if options.turns > 52:
         return "--turns is at most 52"
+    if options.tools > 1 + len(FURTHER_TOOLS):
+        return f"--tools is at most {1 + len(FURTHER_TOOLS)}"
     if options.prompts * options.group_size % options.batch_rows:
         return "--batch-rows must divide prompts x group size, so that TRL's batches are full"
     return None

@@ -52,18 +52,20 @@ def _texts(work: Work) -> list[str]:
     texts = []
     for scenario in SCENARIOS:
         for prompt in prompts(work)[:4]:
-            chat, known = messages(scenario, prompt), tools(scenario)
+            chat, known = messages(scenario, prompt), tools(scenario, work)
             start = str(bare.apply_chat_template(chat, tools=known, tokenize=False))
             texts.append(start + "".join(text for text, _ in conversation(scenario, work, draw)))
     return texts
 
 
-def _prompt(tokenizer: PreTrainedTokenizerBase, scenario: str, prompt: str, side: str) -> list[int]:
+def _prompt(
+    tokenizer: PreTrainedTokenizerBase, scenario: str, work: Work, prompt: str, side: str
+) -> list[int]:
     """A prompt as one of the sides renders it: tools in JSON whose keys may come in another order."""
     if side == "ours":
-        return prompt_ids(tokenizer, scenario, prompt)
+        return prompt_ids(tokenizer, scenario, work, prompt)
     text = tokenizer.apply_chat_template(
-        messages(scenario, prompt), tools=tools(scenario), tokenize=False, add_generation_prompt=True
+        messages(scenario, prompt), tools=tools(scenario, work), tokenize=False, add_generation_prompt=True
     )
     return list(tokenizer.encode(str(text), add_special_tokens=False))
 
@@ -72,7 +74,7 @@ def _episode(
     tokenizer: PreTrainedTokenizerBase, scenario: str, work: Work, draw: random.Random, side: str
 ) -> tuple[list[int], list[bool]]:
     """Ids of a whole conversation and which of them the assistant wrote."""
-    ids = _prompt(tokenizer, scenario, draw.choice(prompts(work)), side)
+    ids = _prompt(tokenizer, scenario, work, draw.choice(prompts(work)), side)
     mask = [False] * len(ids)
     for text, own in conversation(scenario, work, draw):
         part = tokenizer.encode(text, add_special_tokens=False)

@@ -15,7 +15,19 @@ from typing import Any
 
 import torch
 from bench_common import print_json
-from bench_grpo_work import POLICY, PROGRESS_WEIGHT, Clock, Work, calculator, prompts, reward
+from bench_grpo_work import (
+    FURTHER_TOOLS,
+    POLICY,
+    PROGRESS_WEIGHT,
+    Clock,
+    Work,
+    calculator,
+    further_description,
+    further_names,
+    further_tool,
+    prompts,
+    reward,
+)
 from lightning.pytorch import LightningModule, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -40,8 +52,23 @@ from robustops.worlds.domain import Domain
 from robustops.worlds.toolset import Toolset, tool
 
 
+def _further(name: str) -> Any:
+    """A further tool as a method of a toolset."""
+
+    def compute(self: Toolset, variable: str, expression: str) -> int:
+        try:
+            return int(further_tool(name)(variable, expression))
+        except ValueError as error:
+            raise ToolError("INVALID_ARGUMENT", str(error), "expression") from error
+
+    compute.__name__, compute.__doc__ = name, further_description(name)
+    return tool("read")(compute)
+
+
 class CalculatorTools(Toolset):
-    """The benchmark's tool, in a world whose table stays empty."""
+    """The benchmark's tools, in a world whose table stays empty."""
+
+    locals().update({name: _further(name) for name in FURTHER_TOOLS})
 
     @tool("read")
     def calculator(self, variable: str, expression: str) -> int:
@@ -73,7 +100,7 @@ class Arithmetic(Domain):
         raise ConfigError(f"the arithmetic world has no rows to load from {path}")
 
 
-def task(scenario: str, prompt: str) -> Task:
+def task(scenario: str, work: Work, prompt: str) -> Task:
     """A request; without tools in the single-turn scenario."""
     return Task(
         id=prompt,
@@ -81,7 +108,7 @@ def task(scenario: str, prompt: str) -> Task:
         template="value",
         policy=POLICY[scenario],
         prompt=prompt,
-        tools=("calculator",) if scenario == "multi_turn" else (),
+        tools=("calculator", *further_names(work)) if scenario == "multi_turn" else (),
         distractors=(),
         database=DatabaseSpec(),
         acting_user=None,
@@ -90,9 +117,9 @@ def task(scenario: str, prompt: str) -> Task:
     )
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, scenario: str, prompt: str) -> list[int]:
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, scenario: str, work: Work, prompt: str) -> list[int]:
     """Ids of a whole prompt, as the collector renders it."""
-    chosen = task(scenario, prompt)
+    chosen = task(scenario, work, prompt)
     specs = CalculatorTools.specs()
     return Renderer(tokenizer).prompt(chosen, [specs[name] for name in chosen.allowed_tools])
 
@@ -151,7 +178,7 @@ def training(folder: Path, scenario: str) -> tuple[Trainer, GRPOModule, StepData
     limits = Limits(lengths["episode"] + lengths["message"], lengths["message"], work.turns + 1)
     domains: dict[str, Domain] = {Arithmetic.name: Arithmetic()}
     collector = Collector(sampler, policy.renderer, domains, limits, max_in_flight=work.completions)
-    tasks = [task(scenario, prompt) for prompt in prompts(work)]
+    tasks = [task(scenario, work, prompt) for prompt in prompts(work)]
     weights = RewardWeights(success=1.0, progress=PROGRESS_WEIGHT, quality=0.0)
     plan = GroupPlan(
         clean_groups=work.prompts,

@@ -134,7 +134,7 @@ def training(folder: Path, scenario: str, output: str) -> tuple[GRPOTrainer, Clo
         train_dataset=Dataset.from_dict({"prompt": rows}),
         processing_class=tokenizer,
         callbacks=[StepEnd(clock)],
-        tools=tools(scenario),
+        tools=tools(scenario, work),
     )
     trainer.clock = clock
     return trainer, clock

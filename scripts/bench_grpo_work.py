@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+import operator
 import random
 import re
 import string
@@ -19,7 +21,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +38,18 @@ POLICY = {
     "multi_turn": "Work out the value with the calculator, one sum a call. Then answer with the value.",
 }
 _SUM = re.compile(r"(\d{1,6})\+(\d{1,6})")
+_TWO_NUMBERS = re.compile(r"(\d{1,6})\D+(\d{1,6})")
+#: Tools that a request offers beside the calculator, which alone is called; an agent's prompt lists them all.
+FURTHER_TOOLS: dict[str, Callable[[int, int], int]] = {
+    "difference": operator.sub,
+    "product": operator.mul,
+    "quotient": operator.floordiv,
+    "remainder": operator.mod,
+    "larger": max,
+    "smaller": min,
+    "gcd": math.gcd,
+    "lcm": math.lcm,
+}
 _PROMPT = re.compile(r"(\d+)\+(\d+)\*(\d+)")
 
 
@@ -44,7 +58,8 @@ class Work:
     """Sizes of one benchmark; the same for both sides.
 
     prompts x group_size completions a step; new_tokens: of a single-turn completion, end of turn included
-    (four tokens a line); turns: tool calls before the answer; steps: measured ones, after one warm-up step;
+    (four tokens a line); turns: tool calls before the answer; tools: offered by a multi-turn request; steps:
+    measured ones, after one warm-up step;
     batch_rows: completions of one training pass of TRL's; micro_batch_tokens: tokens of one of ours; ahead:
     our side samples a step ahead; lengths: of a scenario's prompt, longest message and episode, set by
     `bench_grpo_model.prepare`.
@@ -54,6 +69,7 @@ class Work:
     group_size: int
     new_tokens: int
     turns: int
+    tools: int
     steps: int
     threads: int
     batch_rows: int
@@ -175,6 +191,34 @@ def calculator(variable: str, expression: str):  # type: ignore[no-untyped-def]
     return int(found[1]) + int(found[2])
 
 
+def further_tool(name: str) -> Any:
+    """One of `FURTHER_TOOLS` as a function that a chat template can describe."""
+
+    def compute(variable: str, expression: str):  # type: ignore[no-untyped-def]
+        found = _TWO_NUMBERS.fullmatch(expression)
+        if found is None:
+            raise ValueError(f"'{expression}' are no two numbers, such as 12,34")
+        return FURTHER_TOOLS[name](int(found[1]), int(found[2]))
+
+    compute.__name__ = name
+    compute.__doc__ = further_description(name)
+    return compute
+
+
+def further_description(name: str) -> str:
+    return f"""Compute the {name} of two numbers and name it.
+
+    Args:
+        variable: name of the result
+        expression: the two numbers, such as 12,34
+    """
+
+
+def further_names(work: Work) -> list[str]:
+    """Of the tools beside the calculator."""
+    return list(FURTHER_TOOLS)[: work.tools - 1]
+
+
 def reward(prompt: str, answer: str) -> tuple[float, float]:
     """(1 if the answer ends with the value of `prompt`, a number in [0, 1) that depends on every character).
 
@@ -199,9 +243,11 @@ def messages(scenario: str, prompt: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": POLICY[scenario]}, {"role": "user", "content": prompt}]
 
 
-def tools(scenario: str) -> list[Any] | None:
+def tools(scenario: str, work: Work) -> list[Any] | None:
     """What a chat template, or TRL, takes as the tools of a scenario."""
-    return [calculator] if scenario == "multi_turn" else None
+    if scenario == "single_turn":
+        return None
+    return [calculator, *map(further_tool, further_names(work))]
 
 
 def conversation(scenario: str, work: Work, draw: random.Random) -> list[tuple[str, bool]]:

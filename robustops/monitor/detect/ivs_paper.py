@@ -32,6 +32,8 @@ _POOLED = 0.05
 _TOP_STATISTICS, _TOP_INVARIANTS, _PERSISTENCE = 2, 3, 0.5
 _LEAST_RUNS = 3
 _TINY = 1e-9
+#: Largest z: a signal that was constant in all normal runs has no scale.
+_MOST = 100.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,10 @@ class IVSPaper:
         middle, half = _centre_and_scale(rows, pooled=True)
         low, high = middle - _BAND * half, middle + _BAND * half
         found = np.stack([_statistics(own, low, high) for own in rows])
-        return _Normal(signals, low, high, *_centre_and_scale(found))
+        centre, scale = _centre_and_scale(found)
+        streak = STATISTICS.index("streak")
+        scale[streak] = np.maximum(scale[streak], 1.0)  # steps: one more is no wonder where all had none
+        return _Normal(signals, low, high, centre, scale)
 
     def _rows(self, panel: Panel, signals: Sequence[str]) -> Series:
         """(horizon, C): the first rows, NaN where a panel is shorter."""
@@ -103,7 +108,7 @@ class IVSPaper:
     def _score(self, panel: Panel, normal: _Normal) -> float:
         rows = self._rows(panel, normal.signals)
         found = _statistics(rows, normal.low, normal.high)
-        z = np.abs(found - normal.centre) / normal.scale
+        z = np.minimum(np.abs(found - normal.centre) / normal.scale, _MOST)
         streaks = found[STATISTICS.index("streak")]
         phi = [self._invariant(z, streaks, normal, name) for name in self.invariants]
         known = sorted((pair for pair in phi if not np.isnan(pair[0])), reverse=True)[:_TOP_INVARIANTS]

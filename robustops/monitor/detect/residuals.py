@@ -121,7 +121,7 @@ def usual(levels: Series) -> Series:
 
 def observed(levels: Series) -> NDArray[np.bool_]:
     """(C,) whether any step has a value."""
-    found: NDArray[np.bool_] = (~np.isnan(levels)).any(axis=0)
+    found: NDArray[np.bool_] = np.asarray((~np.isnan(levels)).any(axis=0))
     return found
 
 

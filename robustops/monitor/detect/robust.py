@@ -10,6 +10,8 @@ from robustops.monitor.panel import Series
 
 #: Standard deviation of a normal distribution by its median absolute deviation.
 MAD = 1.4826
+#: Deviations within which 90 % of normal values are. The median would be 0 for what is mostly 0.
+_DECILE = 1.645
 
 
 def median(values: Series) -> Series:
@@ -54,7 +56,7 @@ def ridge(rows: Series, targets: Series, penalty: float, cut: float = 4.0) -> Se
         seen = ~np.isnan(goal)
         if not seen.any():
             continue
-        limit = cut * max(MAD * float(np.median(np.abs(goal[seen]))), float(goal[seen].std()) / 2)
+        limit = cut * float(np.quantile(np.abs(goal[seen]), 0.9)) / _DECILE
         own = flat[seen]
         normal = own.T @ own + penalty * np.eye(own.shape[1])
         slopes[:, place] = np.linalg.solve(normal, own.T @ np.clip(goal[seen], -limit, limit))

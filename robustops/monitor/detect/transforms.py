@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ ATANH = Transform(
 _BY_UNIT = {"frac": LOGIT, "corr": ATANH}
 
 
+@cache
 def transform_of(column: str) -> Transform:
     """Of a column of the schema; identity for any other name (further reward parts)."""
     if column in _SIGNED:

@@ -25,6 +25,8 @@ ZERO = 1e-6
 #: Two computations of a log-prob in float32 differ by 1e-5 at most in our runs; an unsynchronised or half-
 #: precision sampler by 1e-2 and more.
 SAME_LOG_PROBS = 1e-3
+#: Share of the episodes that may meet the turn limit: four of 64. Healthy runs of ours have one now and then.
+SOME = 0.0625
 
 
 @dataclass(frozen=True)
@@ -236,16 +238,16 @@ EXACT = (
         *("one_answer", "tool_environment"),
         ("turns_mean", "tool_calls_mean", "invalid_call_frac", "trunc_frac"),
         _answers,
-        *(1e-4, 0.0, np.inf),
-        reason="a message is a call, unreadable, cut off, or the one final answer",
-        assumes="a message holds one call at most, and no turn limit is met",
+        *(SOME, 0.0, np.inf),
+        reason="a message is a call, unreadable, cut off, or the one final answer; few meet the turn limit",
+        assumes="a message holds one call at most",
     ),
     Exact(
         *("ends_explained", "tool_environment", ("no_answer_frac", "trunc_frac")),
         lambda p: np.abs(p["no_answer_frac"] - p["trunc_frac"]),
-        *(ROUNDING, 0.0, 1.0),
-        reason="an episode without an answer was cut off",
-        assumes="the environment ends no episode early, and no turn limit is met",
+        *(SOME, 0.0, 1.0),
+        reason="an episode without an answer was cut off; few meet the turn limit",
+        assumes="the environment ends no episode early",
     ),
 )
 BY_NAME = {exact.name: exact for exact in EXACT}

@@ -6,7 +6,8 @@ estimators of mean and deviation, and g. Here, after research note 3.1 "IVS-pape
 
 statistics  of each signal over the horizon: mean, standard deviation, Theil-Sen slope, range, last third
             less first third, longest streak of steps outside the band of normal runs
-z_k         |f_k - median| / (1.4826 MAD + 5 % of the pooled deviation): a MAD is 0 for what is mostly 0
+z_k         |f_k - median| / (1.4826 MAD + half the standard deviation): a MAD is 0 for what is mostly 0. (The
+            note has 5 %: the slope of a signal that is mostly 0 then decides the score of every normal run)
 phi_j       mean of the two largest z of invariant j
 S           mean of the three largest phi + half the mean streak of their signals, as a share of the horizon
 tau         mean + k standard deviations of the normal runs' own scores, each by the profile of the others
@@ -28,7 +29,7 @@ K, HORIZON = 2.0, 20
 STATISTICS = ("mean", "std", "slope", "range", "change", "streak")
 #: Half width of a step's band, in deviations.
 _BAND = 3.0
-_POOLED = 0.05
+_POOLED = 0.5
 _TOP_STATISTICS, _TOP_INVARIANTS, _PERSISTENCE = 2, 3, 0.5
 _LEAST_RUNS = 3
 _TINY = 1e-9

@@ -44,6 +44,12 @@ def _answers(panel: Panel) -> Series:
     return panel["turns_mean"] - attempts - 1
 
 
+def _update_size(panel: Panel) -> Series:
+    """Logarithm of the relative update by the learning rate, to which it is proportional (Adam, SGD)."""
+    rate, update = panel["lr"], panel["update_norm_rel"]
+    return np.where(rate > 0, np.log((update + 1e-12) / np.where(rate > 0, rate, 1.0)), np.nan)
+
+
 PAIRS = (
     Pair(
         "binary_success",
@@ -84,6 +90,14 @@ PAIRS = (
         _EPISODE / 4,
         "tool_environment",
         "episodes end without an answer and without a cut",
+    ),
+    Pair(
+        "update_size",
+        ("update_norm_rel", "lr"),
+        _update_size,
+        2e-2,
+        "optimisation",
+        "weights move by more or less than the learning rate makes them",
     ),
     Pair(
         "advantage_size",

@@ -33,6 +33,8 @@ LEAST_RUNS = 3
 SETTINGS = ("lr", "kl_coef")
 #: Residuals are cut here: one value that is infinitely wrong must not hide how the others move.
 CUT = 15.0
+#: How far beyond the profile the regression is used, as a logarithm: a factor of 4.5, as rates decay.
+_BEYOND = 1.5
 #: Penalty of the regression on settings, in rows of the profile.
 _RIDGE = 20.0
 #: Share of the (not robust) standard deviation that a scale is at least: a quantity that is mostly 0 has
@@ -46,7 +48,7 @@ _EXACT_ZERO = {"adv_mean", "adv_group_mean_absmax", "baseline_bias"}
 @dataclass(frozen=True)
 class Profile:
     """steps: (S,); signals: C names; centre, scale: (S, C), on the even scale; settings: (S, B) centre of the
-    settings, reach: (2, B) least and largest deviation from it that the profile knows; slopes: (2 B, C) of
+    settings, reach: (2, B) least and largest deviation from it that count; slopes: (2 B, C) of
     setting and setting times progress; runs: how many it is made of.
     """
 
@@ -186,8 +188,10 @@ def _common_signals(panels: Sequence[Panel]) -> tuple[str, ...]:
     if not found:
         raise ConfigError("the panels of the profile have no telemetry column; see monitor.schema.names()")
     made = [pairs.of(panel) for panel in panels]
-    found += [p.name for p in pairs.PAIRS if 2 * sum(p.name in own for own in made) >= len(panels)]
-    return tuple(found)
+    named = [p.name for p in pairs.PAIRS if 2 * sum(p.name in own for own in made) >= len(panels)]
+    if "update_size" in named:  # says the same, and holds while the learning rate decays
+        found.remove("update_norm_rel")
+    return (*found, *named)
 
 
 def _settings(panel: Panel) -> Series:
@@ -213,9 +217,9 @@ def _aligned(panel: Panel, values: Series, steps: NDArray[np.int64]) -> Series:
 
 
 def _reach(deviations: Series) -> Series:
-    """(2, B) least and largest deviation of a setting; beyond it, the regression would extrapolate."""
+    """(2, B) least and largest deviation of a setting up to which the regression is used."""
     flat = np.nan_to_num(deviations.reshape(-1, deviations.shape[-1]))
-    return np.stack([flat.min(axis=0), flat.max(axis=0)])
+    return np.stack([flat.min(axis=0) - _BEYOND, flat.max(axis=0) + _BEYOND])
 
 
 def _scale(rest: Series, signals: Sequence[str]) -> Series:

@@ -27,7 +27,9 @@ def test_slope_and_streak_by_hand() -> None:
 def test_a_strong_shift_scores_above_the_papers_threshold(detector: IVSPaper) -> None:
     fresh = [detector.score(panel) for panel in runs(20, first=50)]
     assert np.mean(np.array(fresh) > detector.threshold) <= 0.3
-    assert detector.score(shifted(run(60), "entropy", 0.2, 5)) > detector.threshold
+    assert detector.score(shifted(run(60), "entropy", 0.2, 5)) > max(fresh)
+    both = shifted(shifted(run(60), "entropy", 0.2, 5), "kl_ref_k3", 5.0, 5)
+    assert detector.score(shifted(both, "len_mean", 40.0, 5)) > detector.threshold
 
 
 def test_only_the_horizon_counts(detector: IVSPaper) -> None:

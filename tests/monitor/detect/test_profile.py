@@ -15,7 +15,7 @@ def profile() -> Profile:
 
 def test_residuals_of_healthy_runs_have_variance_one(profile: Profile) -> None:
     found = np.concatenate([profile.residuals(panel) for panel in runs(20, first=100)])
-    for name in ("reward_mean", "kl_ref_k3", "len_mean", "grad_norm", "update_norm_rel"):
+    for name in ("reward_mean", "kl_ref_k3", "len_mean", "grad_norm", "update_size"):
         column = found[:, profile.signals.index(name)]
         assert abs(column.mean()) < 0.2
         assert 0.8 < column.std() < 1.3
@@ -38,12 +38,26 @@ def test_what_the_learning_rate_explains_is_taken_out(profile: Profile) -> None:
         assert abs(rest.mean()) < 0.25
 
 
-def test_settings_beyond_the_profile_are_not_extrapolated(profile: Profile) -> None:
+def test_settings_far_beyond_the_profile_are_not_extrapolated(profile: Profile) -> None:
     most, far = (
         profile.expected(changed(run(1), lr=np.full(40, rate)))[:, profile.signals.index("kl_ref_k3")]
-        for rate in (4e-4, 1.0)
+        for rate in (4e-4 * 5, 1.0)
     )
     assert np.allclose(most, far)
+
+
+def test_a_rate_that_decays_explains_what_it_moves(profile: Profile) -> None:
+    panel = run(1)
+    decay = np.where(np.arange(40) < 20, 1.0, np.linspace(2, 0, 40))
+    slower = changed(panel, lr=panel["lr"] * decay, update_norm_rel=panel["update_norm_rel"] * decay)
+    assert "update_norm_rel" not in profile.signals
+    found = profile.residuals(slower)[:, profile.signals.index("update_size")]
+    usual = profile.residuals(panel)[:, profile.signals.index("update_size")]
+    assert abs(found[:-1] - usual[:-1]).max() < 1
+    assert np.isnan(found[-1])
+
+
+def test_settings_of_zero_have_residuals(profile: Profile) -> None:
     assert np.isfinite(profile.residuals(changed(run(1), lr=np.zeros(40)))[2:, 0]).all()
 
 

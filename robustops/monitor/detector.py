@@ -4,7 +4,7 @@
     detector.score(panel)                  one number a run, larger: less like a healthy run
     detector.step_scores(panel)            the same after each step, from what was known by then
 
-Thresholds are not a detector's business: `monitor.conformal` takes scores of healthy runs that the detector
+Thresholds are not a detector's business: `monitor.detect.conformal` takes scores of healthy runs that the detector
 has not seen, the calibration set, and turns a score into a p-value.
 """
 

@@ -1,0 +1,43 @@
+"""What detectors have learned, on disk: JSON that says what it is and of which version."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from robustops.errors import ConfigError
+
+
+def write_versioned(path: Path | str, kind: str, version: int, body: dict[str, Any]) -> None:
+    """Write beside the file and put it in its place in one move: a reader sees a whole file or none."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"kind": kind, "version": version, **body}, separators=(",", ":"))
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_versioned(path: Path | str, kind: str, version: int) -> dict[str, Any]:
+    """The body; ConfigError for a file that cannot be read, or is of another kind or version."""
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {kind} {path}: {error.strerror}; check the path") from error
+    except ValueError as error:
+        raise ConfigError(f"{kind} {path} is not valid JSON ({error}); write it again") from error
+    if not isinstance(body, dict) or body.get("kind") != kind:
+        raise ConfigError(f"{path} is no {kind}; name a file that was saved as one")
+    if body.get("version") != version:
+        raise ConfigError(
+            f"{path} is a {kind} of version {body.get('version')}, this program reads {version}; fit it again"
+        )
+    return body

@@ -146,7 +146,9 @@ def _spread(
     """
     parts = [name for name in columns if name.startswith("rewards.") and name.endswith(".std")]
     given = [(row.values.get("reward_std", row.values.get("train/reward_std")), own) for row, own in known]
-    pairs = [(value, own[parts[0]]) for value, own in given if parts and value is not None and parts[0] in own]
+    pairs = [
+        (value, own[parts[0]]) for value, own in given if parts and value is not None and parts[0] in own
+    ]
     means = [n for n in columns if n.startswith("rewards.") and n.endswith(".mean")]
     if len(parts) != 1 or len(means) != 1 or len(pairs) != len(rows) or "reward_mean" not in columns:
         return

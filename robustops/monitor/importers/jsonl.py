@@ -41,7 +41,9 @@ def row_of_object(body: dict[str, Any]) -> Row:
     """A row of an object; metrics may stand one level down, with the step beside them."""
     nested = [body[key] for key in _NESTED if isinstance(body.get(key), dict)]
     flat = {key: value for part in (*nested, body) for key, value in part.items()}
-    row = row_of({key: _NAMED.get(value, value) if isinstance(value, str) else value for key, value in flat.items()})
+    row = row_of(
+        {key: _NAMED.get(value, value) if isinstance(value, str) else value for key, value in flat.items()}
+    )
     return row if row.step is not None else Row(step_of(body), row.values)
 
 

@@ -37,5 +37,7 @@ def _folders(path: Path) -> list[Path]:
     """The file itself, or folders that hold event files."""
     if path.is_file():
         return [path] if "tfevents" in path.name else []
-    found = [p for depth in ("", "*/", "*/*/", "*/*/*/") for p in path.glob(f"{depth}*tfevents*") if p.is_file()]
+    found = [
+        p for depth in ("", "*/", "*/*/", "*/*/*/") for p in path.glob(f"{depth}*tfevents*") if p.is_file()
+    ]
     return sorted({place.parent for place in found})

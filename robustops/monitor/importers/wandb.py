@@ -37,7 +37,9 @@ def read(source: Source) -> Log:
     """The history, row by row. A record that is torn, or damaged, ends the reading with a note."""
     files = _files(source.path)
     if not files:
-        raise ConfigError(f"{source.path} holds no run-*.wandb; name the file or the folder of an offline run")
+        raise ConfigError(
+            f"{source.path} holds no run-*.wandb; name the file or the folder of an offline run"
+        )
     if len(files) > 1:
         names = ", ".join(place.parent.name for place in files[:5])
         raise ConfigError(f"{source.path} holds {len(files)} runs ({names}, ...); name one of them")
@@ -60,7 +62,9 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         with path.open("rb") as file:
             return [path] if file.read(len(_MAGIC)) == _MAGIC else []
-    found = {p.resolve() for depth in ("", "*/", "wandb/*/") for p in path.glob(f"{depth}*.wandb") if p.is_file()}
+    found = {
+        p.resolve() for depth in ("", "*/", "wandb/*/") for p in path.glob(f"{depth}*.wandb") if p.is_file()
+    }
     return sorted(found)
 
 
@@ -105,6 +109,8 @@ def _values(items: Any) -> dict[str, Any]:
 
 def _estimator(config: dict[str, Any]) -> str | None:
     """The KL estimator that a trainer's configuration names: verl's kl_loss_type, OpenRLHF's kl_estimator."""
-    actor = (config.get("actor_rollout_ref") or {}) if isinstance(config.get("actor_rollout_ref"), dict) else {}
+    actor = (
+        (config.get("actor_rollout_ref") or {}) if isinstance(config.get("actor_rollout_ref"), dict) else {}
+    )
     named = (actor.get("actor") or {}).get("kl_loss_type") or config.get("kl_estimator")
     return _ESTIMATORS.get(str(named).rstrip("+"))

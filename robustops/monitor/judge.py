@@ -1,6 +1,7 @@
 """A verdict on a run from its telemetry, by rules that need no profile of healthy runs.
 
-`healthy` means that the log shows enough to tell and nothing was found. A log that shows less is `not_observed`.
+`healthy` means that the log shows enough to tell and nothing was found; a log that shows less is
+`not_observed`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from robustops.monitor.verdict import UNKNOWN, Verdict
 ALARM = 0.5
 #: Rows without which a run is not called healthy: the horizon of RFT-FaultBench.
 ENOUGH_ROWS = 20
-#: What has to be seen for `healthy`, each by one of its columns: reward, how far or how random the policy is, its
-#: updates, what it writes.
+#: What has to be seen for `healthy`, each by one of its columns: reward, how far or how random the policy is,
+#: its updates, what it writes.
 NEEDED: dict[str, tuple[str, ...]] = {
     "reward": ("reward_mean",),
     "policy": ("entropy", "kl_ref_k3", "kl_ref_k1"),
@@ -45,7 +46,7 @@ HELPFUL: dict[str, tuple[str, ...]] = {
 #: left: what follows later may be a consequence.
 _LOSS_A_ROW, _LEAST_WEIGHT = 0.1, 0.4
 #: Share of the likeliest type's votes that puts another one into the label set.
-_IN_SET = 0.5
+_IN_SET = 0.4
 #: Share of healthy runs that may show a change before it tells nothing.
 _COMMON = 0.05
 

@@ -1,6 +1,6 @@
 """Families and types of run faults (RFT-FaultBench, table I), as verdicts name them.
 
-The same names as in the catalogue of the benchmark, which the monitor does not load; a test holds them together.
+The same names as in the catalogue of the benchmark, which the monitor does not load; a test compares them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     load(path) -> Imported: panel, what was seen and has no column, notes
 
-A metric that a source does not log is an absent column, never a 0. Rows without a step are numbered; torn lines,
-repeated steps and gaps are tolerated, each with a note.
+A metric that a source does not log is an absent column, never a 0. Rows without a step are numbered; torn
+lines, repeated steps and gaps are tolerated, each with a note.
 """
 
 from __future__ import annotations

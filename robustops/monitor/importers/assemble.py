@@ -1,4 +1,4 @@
-"""Rows of a log -> a panel: keys translated, steps put in order, and a note for whatever was not as it should."""
+"""Rows of a log -> a panel: keys translated, steps put in order, a note for whatever was not as it should."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def assemble(
     if not known:
         seen = ", ".join(list(unmapped)[:8]) or "no number"
         raise ConfigError(
-            f"{source} has no metric that is known ({seen}); known are the keys of TRL, verl, OpenRLHF and ours"
+            f"{source} has no metric that is known ({seen}); known are the keys of TRL, verl, OpenRLHF "
+            "and ours"
         )
     notes = [*log.notes]
     steps, rows = _in_order(known, notes)
@@ -70,7 +71,7 @@ def _with_numeric_facts(columns: Columns, values: Mapping[str, float]) -> Column
 
 
 def _in_order(known: Sequence[tuple[Row, Columns]], notes: list[str]) -> tuple[list[int], list[Columns]]:
-    """(steps, columns): rows of one step joined, a restart from an earlier step in place of what it repeats."""
+    """(steps, columns): rows of one step joined, a restart from an earlier step replaces what it repeats."""
     named = sum(row.step is not None for row, _ in known)
     if named * 2 < len(known):
         notes.append(f"the {len(known)} rows carry no step: they are numbered from 1, a number is not a step")
@@ -109,8 +110,8 @@ def _note_gaps(steps: Sequence[int], notes: list[str]) -> None:
     if len(wide):
         first = int(wide[0])
         notes.append(
-            f"{len(wide)} gaps between steps, the first between {steps[first]} and {steps[first + 1]}: nothing "
-            "is filled in"
+            f"{len(wide)} gaps between steps, the first between {steps[first]} and {steps[first + 1]}: "
+            "nothing is filled in"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tables: CSV with any usual delimiter, tables of a terminal or of a thread (columns apart by blanks or `|`)."""
+"""Tables: CSV with a usual delimiter, tables of a terminal or of a page (cells apart by blanks or `|`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def read(source: Source) -> Log:
         notes.append(f"line {wrong.pop()}, the last, is torn or still being written: passed over")
     if wrong:
         notes.append(
-            f"{len(wrong)} lines have not the header's {len(header)} cells, the first is line {wrong[0]}: passed over"
+            f"{len(wrong)} lines have not the header's {len(header)} cells, the first is line {wrong[0]}: "
+            "passed over"
         )
     if not any(name in STEP_KEYS for name in header):
         notes.append(f"no column names the step ({', '.join(STEP_KEYS[3:7])})")

@@ -1,4 +1,4 @@
-"""Rows as JSON lines, whoever wrote them: one object a line, flat or with the metrics under `data`/`metrics`."""
+"""JSON lines, whoever wrote them: an object a line, flat or with the metrics under `data` or `metrics`."""
 
 from __future__ import annotations
 

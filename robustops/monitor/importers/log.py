@@ -16,7 +16,7 @@ from robustops.monitor.panel import Panel
 _WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^,()\s]+)[^()]*\)")
 _OUT_OF = re.compile(r"(\d+)\s*/\s*\d+")
 
-#: Keys under which a source logs the optimiser step, most telling first. `_step` of W&B counts calls of `log`.
+#: Keys under which a source logs the optimiser step, most telling first. `_step` of W&B counts calls.
 STEP_KEYS = (
     *("train/global_step", "training/global_step", "global_step/max_steps", "global_step"),
     *("trainer/global_step", "step", "Step", "iteration", "_step"),

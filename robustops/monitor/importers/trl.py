@@ -76,7 +76,7 @@ def _history(text: str) -> list[dict[str, Any]] | None:
 
 
 def _dicts(text: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """(printed dicts that hold numbers, notes). Progress bars and other lines between them are passed over."""
+    """(printed dicts, notes). Progress bars and other lines between them are passed over."""
     bodies, broken, end = [], 0, 0
     for match in _DICT.finditer(text):
         plain = _CALL.sub(lambda call: repr(call.group(1)), match.group(0))

@@ -1,8 +1,8 @@
 """Offline runs of Weights & Biases: the `.wandb` file of a run, also while it is being written.
 
 The file is a log in LevelDB's format (github.com/google/leveldb, doc/log_format.md: blocks of 32 KiB, records
-with checksum, length and type), whose records are messages of the wandb package (extra `wandb`). The package has
-no public reader since its writer is no longer Python.
+with checksum, length and type), whose records are messages of the wandb package (extra `wandb`). The package
+has no public reader any more: its writer is no longer Python.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def read(source: Source) -> Log:
     """The history, row by row. A record that is torn, or damaged, ends the reading with a note."""
     files = _files(source.path)
     if not files:
-        raise ConfigError(
-            f"{source.path} holds no run-*.wandb; name the file or the folder of an offline run"
-        )
+        raise ConfigError(f"{source.path} holds no run-*.wandb; name that file or an offline run's folder")
     if len(files) > 1:
         names = ", ".join(place.parent.name for place in files[:5])
         raise ConfigError(f"{source.path} holds {len(files)} runs ({names}, ...); name one of them")
@@ -70,7 +68,8 @@ def _files(path: Path) -> list[Path]:
 
 def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
     """Bodies of whole records."""
-    place, parts = _FILE_HEADER, []
+    place = _FILE_HEADER
+    parts: list[bytes] = []
     while place + _HEADER.size <= len(data):
         room = _BLOCK - place % _BLOCK
         if room < _HEADER.size:
@@ -108,9 +107,8 @@ def _values(items: Any) -> dict[str, Any]:
 
 
 def _estimator(config: dict[str, Any]) -> str | None:
-    """The KL estimator that a trainer's configuration names: verl's kl_loss_type, OpenRLHF's kl_estimator."""
-    actor = (
-        (config.get("actor_rollout_ref") or {}) if isinstance(config.get("actor_rollout_ref"), dict) else {}
-    )
-    named = (actor.get("actor") or {}).get("kl_loss_type") or config.get("kl_estimator")
-    return _ESTIMATORS.get(str(named).rstrip("+"))
+    """The KL estimator that a configuration names: verl's kl_loss_type, OpenRLHF's kl_estimator."""
+    place: Any = config
+    for name in ("actor_rollout_ref", "actor", "kl_loss_type"):
+        place = place.get(name) if isinstance(place, dict) else None
+    return _ESTIMATORS.get(str(place or config.get("kl_estimator")).rstrip("+"))

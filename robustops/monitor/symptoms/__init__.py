@@ -1,1 +1,1 @@
-"""Rules over a run's telemetry that need no profile of healthy runs: facts, and changes against its own start."""
+"""Rules over telemetry that need no profile of healthy runs: facts, and changes against a run's own start."""

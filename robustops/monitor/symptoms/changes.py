@@ -1,9 +1,9 @@
 """Changes that are large against the run's own first steps, and last.
 
 A change counts where it is beyond an amount that matters whatever the noise, and beyond what the first steps
-vary by, for several rows in a row. One that has passed by the end of the log is reported, and is not enough for
-a verdict: runs recover from spikes by themselves. If the run was broken from its first step on, only facts can
-tell.
+vary by, for several rows in a row. It is dated back to the row at which it left that variation. One that has
+passed by the end of the log is reported, and is not enough for a verdict: runs recover from spikes by
+themselves. If a run was broken from its first step on, only facts can tell.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _c(
 
 
 CHANGES: tuple[_Change, ...] = (
-    # A KL of 1 nat a token is a policy that writes other things; it starts at 0, so a ratio alone says little.
+    # A KL of 1 nat a token is a policy that writes other things. It starts at 0: a ratio alone says little.
     _c("kl_ref_k3", _UP, 10, "kl", 0.8, "the policy leaves the reference", 1.0, kl_explosion=1.5),
     _c("kl_ref_k1", _UP, 10, "kl", 0.8, "the policy leaves the reference", 1.0, kl_explosion=1.5),
     _c("kl_old", _UP, 10, "kl", 0.7, "updates are too large", 0.1, kl_explosion=1.0),
@@ -146,7 +146,7 @@ CHANGES: tuple[_Change, ...] = (
         reward_collapse=0.4,
     ),
     _c("success_mean", _DOWN, 0.3, "reward_trajectory", 0.6, "the task is no longer solved"),
-    # Twice the spread of rewards without more success is a source of reward that is not the task.
+    # A task's largest reward is bounded; learning alone can raise the largest one seen, so this is a hint.
     _c(
         "reward_max", _UP, 1.8, "reward_trajectory", 0.45, "rewards grow larger than before", reward_spike=0.8
     ),
@@ -218,6 +218,7 @@ def _finding(
     row = streak(later, observed, LASTING_ROWS)
     if row is None:
         return None
+    row = _left(values, observed, row, level, deviation, change.way)
     stays = lasts(beyond, observed)
     passed = "" if stays else "; it has passed since"
     text = f"{change.column} goes {change.way} from {level:.4g} to {values[row]:.4g}: {change.text}{passed}"
@@ -228,6 +229,18 @@ def _finding(
     evidence = Evidence(change.invariant, column, step, float(values[row]), low, high, score, text)
     severity = change.severity if stays else change.severity * _PASSED
     return Finding(evidence, severity, change.votes, rule=f"{change.column} {change.way}")
+
+
+def _left(values: Series, observed: Mask, row: int, level: float, deviation: float, way: str) -> int:
+    """The first of the rows that lead up to `row` and are all outside of the start's own variation."""
+    sign = 1.0 if way == "up" else -1.0
+    before = np.flatnonzero(observed)
+    before = before[before < row]
+    for place in before[::-1]:
+        if sign * (values[place] - level) <= 2.0 * deviation:
+            break
+        row = int(place)
+    return row
 
 
 def _fallen_reward(panel: Panel) -> list[Finding]:

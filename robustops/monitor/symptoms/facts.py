@@ -1,13 +1,13 @@
 """Facts that no healthy run shows, whatever trainer and task: they need no profile and few rows.
 
-Each bound and each function says why it is a fact. How many rows in a row it takes depends on what chance can do:
-a batch may be without signal once, a NaN is one row's business. Where a log is shorter than that, some facts
-still count if all of its rows agree.
+Each bound and each function says why it is a fact. How many rows in a row it takes depends on what chance can
+do: a batch may be without signal once, one NaN is enough. Where a log is shorter than that, some facts still
+count if all of its rows agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,16 +108,7 @@ _BOUNDS = (
 def facts(panel: Panel) -> list[Finding]:
     """All facts of a run."""
     found = [finding for bound in _BOUNDS if (finding := _beyond(panel, bound)) is not None]
-    for rule in (
-        _non_finite,
-        _too_much_reward,
-        _frozen,
-        _no_gradient,
-        _raw_advantages,
-        _no_signal,
-        _no_reward,
-        _one_token,
-    ):
+    for rule in _RULES:
         found += rule(panel)
     return found
 
@@ -264,3 +255,9 @@ def _one_token(panel: Panel) -> list[Finding]:
     votes = {"empty_response": 1.0, "length_short": 0.7}
     text = f"answers have {length[row]:.3g} tokens and earn nothing"
     return [fact(panel, row, "len_mean", text, "generation_quality", 0.9, votes, (1.5, np.inf))]
+
+
+_RULES: tuple[Callable[[Panel], list[Finding]], ...] = (
+    *(_non_finite, _too_much_reward, _frozen, _no_gradient),
+    *(_raw_advantages, _no_signal, _no_reward, _one_token),
+)

@@ -51,7 +51,9 @@ _IN_SET = 0.4
 _COMMON = 0.05
 
 
-def judge(panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] = ()) -> Verdict:
+def judge(
+    panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] = (), growing: bool = False
+) -> Verdict:
     """What the telemetry of a run says.
 
     Args:
@@ -60,6 +62,7 @@ def judge(panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] 
         profile: panels of runs known to be healthy, of the same task and trainer. Changes that more than one
             in twenty of them shows are no findings, and `p_value` is then the share (conformal, k + 1 of
             n + 1) that looks as bad.
+        growing: more rows will come, so that the first one alone proves less.
 
     Raises:
         ConfigError: the panel has no row, or the horizon is no positive number.
@@ -69,7 +72,7 @@ def judge(panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] 
     if not len(panel):
         raise ConfigError(f"{panel.source or 'the panel'} has no row to judge")
     panel = _within(panel, horizon)
-    found = findings(panel)
+    found = findings(panel, growing=growing)
     p_value = float("nan")
     if profile:
         healthy = [findings(_within(other, horizon)) for other in profile]
@@ -79,9 +82,9 @@ def judge(panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] 
     return _verdict(panel, found, p_value)
 
 
-def findings(panel: Panel) -> list[Finding]:
+def findings(panel: Panel, *, growing: bool = False) -> list[Finding]:
     """Everything that rules find, first mover first, then the most severe."""
-    found = facts(panel) + changes(panel)
+    found = facts(panel, growing=growing) + changes(panel)
     return sorted(found, key=lambda f: (f.evidence.step, -f.severity, f.evidence.column))
 
 
@@ -89,7 +92,9 @@ def unseen(panel: Panel) -> list[str]:
     """Why a run without findings cannot be called healthy, in words; empty where it can."""
     reasons = []
     if len(panel) < ENOUGH_ROWS:
-        reasons.append(f"{len(panel)} rows are too few to judge, {ENOUGH_ROWS} are needed")
+        reasons.append(
+            f"the log has {len(panel)} of the {ENOUGH_ROWS} rows that it takes to call a run healthy"
+        )
     for what, columns in NEEDED.items():
         if not any(panel.observed(column) for column in columns):
             reasons.append(f"nothing is logged of the {what} ({' or '.join(columns)})")

@@ -34,26 +34,47 @@ def assemble(
     """
     kept = [row for row in log.rows if row.values]
     names = names or names_of({key for row in kept for key in row.values})
-    known: list[tuple[Row, Columns]] = []
-    unmapped: dict[str, str] = {}
+    table = Table(names, kl_estimator or log.kl_estimator)
     for row in kept:
-        columns, rest = translate(names, row.values, kl_estimator or log.kl_estimator)
-        unmapped |= rest
-        columns = _with_numeric_facts(columns, row.values)
-        if columns:
-            known.append((row, columns))
-    if not known:
-        seen = ", ".join(list(unmapped)[:8]) or "no number"
+        table.add(row)
+    if not table:
+        seen = ", ".join(list(table.unmapped)[:8]) or "no number"
         raise ConfigError(
             f"{source} has no metric that is known ({seen}); known are the keys of TRL, verl, OpenRLHF "
             "and ours"
         )
-    notes = [*log.notes]
-    steps, rows = _in_order(known, notes)
-    columns_of = _columns(rows, notes)
-    _spread(columns_of, rows, known, unmapped)
-    panel = Panel(np.asarray(steps, dtype=np.int64), columns_of, source)
-    return Imported(panel, format, names, unmapped, tuple(dict.fromkeys(notes)))
+    return table.imported(source, format, log.notes)
+
+
+class Table:
+    """Translated rows, one by one as a run logs them. names: whose keys; kl_estimator: k1, k3 or None."""
+
+    def __init__(self, names: str, kl_estimator: str | None = None) -> None:
+        self.names = names
+        self.kl_estimator = kl_estimator
+        self.unmapped: dict[str, str] = {}
+        self._known: list[tuple[Row, Columns]] = []
+
+    def add(self, row: Row) -> None:
+        """Take a row in; one without any known key is left out."""
+        columns, rest = translate(self.names, row.values, self.kl_estimator)
+        self.unmapped |= rest
+        columns = _with_numeric_facts(columns, row.values)
+        if columns:
+            self._known.append((row, columns))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def imported(self, source: str, format: str, notes: Sequence[str] = ()) -> Imported:
+        """All rows so far, at least one."""
+        told = [*notes]
+        steps, rows = _in_order(self._known, told)
+        columns = _columns(rows, told)
+        unmapped = dict(self.unmapped)
+        _spread(columns, rows, self._known, unmapped)
+        panel = Panel(np.asarray(steps, dtype=np.int64), columns, source)
+        return Imported(panel, format, self.names, unmapped, tuple(dict.fromkeys(told)))
 
 
 def _with_numeric_facts(columns: Columns, values: Mapping[str, float]) -> Columns:

@@ -185,10 +185,12 @@ def _series(panel: Panel, column: str) -> Series:
 
 def _start(values: Series, way: str) -> tuple[float, float]:
     """(level, deviation) of the first rows. What may fall within them already is measured from its upper
-    quartile.
+    quartile, or from where the first two rows are.
     """
     first = values[:START_ROWS]
-    level = float(np.median(first)) if way == "up" else float(np.quantile(first, 0.75))
+    level = float(np.median(first))
+    if way == "down":
+        level = max(float(np.quantile(first, 0.75)), float(first[:2].mean()))
     spread = 1.4826 * float(np.median(np.abs(first - np.median(first))))
     return level, max(spread, _FLOOR * abs(level))
 
@@ -218,10 +220,13 @@ def _finding(
     row = streak(later, observed, LASTING_ROWS)
     if row is None:
         return None
+    reached = row
     row = _left(values, observed, row, level, deviation, change.way)
     stays = lasts(beyond, observed)
     passed = "" if stays else "; it has passed since"
-    text = f"{change.column} goes {change.way} from {level:.4g} to {values[row]:.4g}: {change.text}{passed}"
+    text = (
+        f"{change.column} goes {change.way} from {level:.4g} to {values[reached]:.4g}: {change.text}{passed}"
+    )
     low, high = (-np.inf, limit) if change.way == "up" else (limit, np.inf)
     score = abs(float(values[row]) - level) / deviation if deviation else float("inf")
     column = change.column if change.column in panel.columns else "update_norm_rel"

@@ -17,6 +17,8 @@ from robustops.monitor.symptoms.finding import Finding, fact, lasts, seen, strea
 
 #: Rows without any signal that a small batch may have by chance.
 _QUIET_ROWS = 8
+#: Rows without any reward; a hard task can begin with a few.
+_UNPAID_ROWS = 5
 #: Steps at which advantages are the rewards themselves before it is no coincidence.
 _RAW_ROWS = 3
 #: Relative difference up to which an advantage is the reward: trainers divide by 1 + 1e-6.
@@ -105,18 +107,19 @@ _BOUNDS = (
 )
 
 
-def facts(panel: Panel) -> list[Finding]:
-    """All facts of a run."""
-    found = [finding for bound in _BOUNDS if (finding := _beyond(panel, bound)) is not None]
+def facts(panel: Panel, *, growing: bool = False) -> list[Finding]:
+    """All facts of a run. growing: a short log is the beginning of a longer one, and says less by itself."""
+    beyond = [_beyond(panel, bound, bound.alone and not growing) for bound in _BOUNDS]
+    found = [finding for finding in beyond if finding is not None]
     for rule in _RULES:
         found += rule(panel)
-    return found
+    return found + _no_reward(panel, growing)
 
 
-def _beyond(panel: Panel, bound: _Bound) -> Finding | None:
+def _beyond(panel: Panel, bound: _Bound, alone: bool) -> Finding | None:
     values = panel[bound.column]
     observed = seen(values)
-    rows = min(bound.rows, max(1, int(observed.sum()))) if bound.alone else bound.rows
+    rows = min(bound.rows, max(1, int(observed.sum()))) if alone else bound.rows
     with np.errstate(invalid="ignore"):
         holds = values >= bound.limit if bound.upper else values <= bound.limit
     row = streak(holds, observed, rows)
@@ -228,7 +231,7 @@ def _no_signal(panel: Panel) -> list[Finding]:
     return [fact(panel, row, column, text, "reward_trajectory", 0.7, votes)]
 
 
-def _no_reward(panel: Panel) -> list[Finding]:
+def _no_reward(panel: Panel, growing: bool) -> list[Finding]:
     """Every reward is the same, 0 or the least that the run knows, to the end."""
     reward = panel["reward_mean"]
     observed = seen(reward)
@@ -237,7 +240,7 @@ def _no_reward(panel: Panel) -> list[Finding]:
     least = float(np.nanmin(reward))
     equal = panel["reward_max"] - panel["reward_min"]
     holds = (reward == least) & ((least == 0) | (equal == 0)) & ~(equal > 0)
-    row = streak(holds, observed, min(5, int(observed.sum())))
+    row = streak(holds, observed, _UNPAID_ROWS if growing else min(_UNPAID_ROWS, int(observed.sum())))
     if row is None or not lasts(holds, observed):
         return []
     before = bool((reward[:row] > least).any())
@@ -259,5 +262,5 @@ def _one_token(panel: Panel) -> list[Finding]:
 
 _RULES: tuple[Callable[[Panel], list[Finding]], ...] = (
     *(_non_finite, _too_much_reward, _frozen, _no_gradient),
-    *(_raw_advantages, _no_signal, _no_reward, _one_token),
+    *(_raw_advantages, _no_signal, _one_token),
 )

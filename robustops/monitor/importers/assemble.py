@@ -18,7 +18,7 @@ Columns = dict[str, float]
 
 #: Columns of the update: NaN among them is a fact about the numbers, not a value that nobody took.
 _NUMERIC = ("entropy", "kl_ref_k1", "kl_ref_k3", "kl_old", "policy_loss")
-#: Keys that are no column but whose NaN says the same.
+#: Keys that are no column, or not always, but whose NaN says the same.
 _NUMERIC_KEYS = ("loss", "actor/kl_loss", "kl")
 #: Room for rounding of a logged value beyond its bounds.
 _SLACK = 1e-4
@@ -82,7 +82,10 @@ def _with_numeric_facts(columns: Columns, values: Mapping[str, float]) -> Column
     are lower bounds.
     """
     broken = [name for name in _NUMERIC if name in columns and not math.isfinite(columns[name])]
-    broken += [key for key in _NUMERIC_KEYS if key in values and not math.isfinite(values[key])]
+    unmapped = [
+        key for key in _NUMERIC_KEYS if key == "loss" or not {"kl_ref_k1", "kl_ref_k3"} & set(columns)
+    ]
+    broken += [key for key in unmapped if key in values and not math.isfinite(values[key])]
     norm = columns.get("grad_norm")
     if norm is not None and "grad_nonfinite" not in columns:
         columns["grad_nonfinite"] = 0.0 if math.isfinite(norm) else 1.0

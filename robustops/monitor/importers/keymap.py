@@ -180,7 +180,7 @@ def strip(key: str) -> str:
 
 def names_of(keys: Iterable[str]) -> str:
     """Whose names these are: the table that gives most of them a column; `other` where none knows two."""
-    plain = {strip(key) for key in keys}
+    plain = {strip(key) for key in keys if not _EVALUATION.match(key)}
     counts = {
         names: sum(1 for key in plain if (found := entry(names, key)) is not None and found.column)
         for names in MAPS

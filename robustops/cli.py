@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": "a world for other people's agents, over MCP",
     "replay": "play recorded tool calls on fresh worlds",
     "bench": "RFT-FaultBench: training runs, healthy and with injected faults, by the thousand",
+    "monitor": "what a training log says, of any trainer: healthy, or which fault from which step on",
     "doctor": "what this machine can run",
 }
 

@@ -13,6 +13,7 @@ from robustops.settings import (
     CommandSettings,
     DoctorSettings,
     EvaluateSettings,
+    MonitorCommandSettings,
     ReplaySettings,
     ServeSettings,
     TasksSettings,
@@ -28,6 +29,7 @@ ROOTS: dict[str, type[CommandSettings]] = {
     "tasks": TasksSettings,
     "replay": ReplaySettings,
     "bench": BenchSettings,
+    "monitor": MonitorCommandSettings,
     "doctor": DoctorSettings,
 }
 

@@ -492,5 +492,25 @@ class BenchSettings(CommandSettings):
 
 
 @dataclass
+class MonitorCommandSettings(CommandSettings):
+    """`robustops monitor`. source: log file or run folder; source_format: who wrote it, auto: by content;
+    kl_estimator: unknown | k1 | k3, of a source that logs a KL to the reference and not by which estimator;
+    follow: read a growing log until Ctrl-C, every interval_s seconds; horizon: judge only the first so many
+    steps; profile: log, or folder of logs, of runs known to be healthy; plot: PNG or SVG to draw.
+    """
+
+    source: str | None = None
+    source_format: str = one_of(
+        *("auto", "ours", "wandb", "tensorboard", "trl", "verl", "openrlhf", "jsonl", "csv")
+    )
+    kl_estimator: str = one_of("unknown", "k1", "k3")
+    follow: bool = False
+    interval_s: float = at_least(0.1, 5.0)
+    horizon: int | None = at_least(1, None)
+    profile: str | None = None
+    plot: str | None = None
+
+
+@dataclass
 class DoctorSettings(CommandSettings):
     """`robustops doctor`."""

@@ -22,6 +22,8 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HEAVY = {"torch", "lightning", "transformers", "vllm", "deepspeed", "hydra", "omegaconf"}
 TORCH_FREE = ("worlds", "faults", "tasks", "monitor")
+#: Files of the monitor for one trainer each.
+CALLBACKS = ("monitor/callback.py", "monitor/callback_transformers.py")
 KNOW_HYDRA = ("commands", "schema")
 KNOW_VLLM = ("rollout/vllm.py", "rollout/vllm_transfer.py")
 
@@ -80,7 +82,7 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_heavy_packages_stay_where_they_belong(path: Path) -> None:
     part, place = part_of(path), path.relative_to(PACKAGE).as_posix()
     found = {name.split(".")[0] for name in imported(path)} & HEAVY
-    if part in TORCH_FREE and place != "monitor/callback.py":
+    if part in TORCH_FREE and place not in CALLBACKS:
         assert not found & {"torch", "lightning", "transformers", "vllm", "deepspeed"}
     if part not in KNOW_HYDRA:
         assert not found & {"hydra", "omegaconf"}
@@ -114,7 +116,8 @@ def test_torch_free_parts_leave_torch_unloaded() -> None:
         f"robustops.{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
         for part in TORCH_FREE
         for path in sorted((PACKAGE / part).rglob("*.py"))
-        if path.name not in ("__init__.py", "__main__.py", "callback.py")
+        if path.name not in ("__init__.py", "__main__.py")
+        and path.relative_to(PACKAGE).as_posix() not in CALLBACKS
     ]
     code = (
         f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"

@@ -4,6 +4,7 @@ import pytest
 from robustops.errors import ConfigError
 from robustops.monitor.judge import ALARM, ENOUGH_ROWS, findings, judge, missing, unseen
 from robustops.monitor.panel import Panel
+from robustops.monitor.taxonomy import FAMILIES
 from tests.monitor.runs import healthy_panel, step_to
 
 ROWS = 40
@@ -76,6 +77,16 @@ def test_one_invariant_speaks_once_for_a_type():
         )
     )
     assert one.labels == two.labels
+
+
+def test_types_with_as_many_votes_leave_the_family():
+    """A sampler that is off at once: some fault of generation, which one nothing else tells."""
+    verdict = judge(healthy_panel(ROWS, samp_logp_absdiff_mean=step_to(ROWS, 20, 0.001, 0.3)))
+    assert (verdict.family, verdict.type) == ("generation", "unknown")
+    assert set(verdict.labels) >= set(FAMILIES["generation"])
+    empty = step_to(ROWS, 20, 0.0, 0.6)
+    told = judge(healthy_panel(ROWS, samp_logp_absdiff_mean=step_to(ROWS, 20, 0.001, 0.3), empty_frac=empty))
+    assert (told.family, told.type) == ("generation", "empty_response")
 
 
 def test_an_anomaly_that_no_type_explains_is_unknown():

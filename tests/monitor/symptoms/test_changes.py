@@ -98,3 +98,10 @@ def test_reward_is_lost_where_more_than_half_of_it_is():
     low = {"reward_min": np.full(ROWS, -1.0)}
     assert rules_of(reward_mean=step_to(ROWS, 20, -0.2, -0.9), **low) == {"reward_mean down"}
     assert rules_of(reward_mean=step_to(ROWS, 20, -0.2, -0.4), **low) == set()
+
+
+def test_a_smaller_token_limit_cuts_answers_shorter():
+    cut, short = step_to(ROWS, 20, 0.02, 0.7), step_to(ROWS, 20, 200.0, 120.0)
+    assert "len_mean down, cut" in rules_of(trunc_frac=cut, len_mean=short)
+    assert "len_mean down, cut" not in rules_of(trunc_frac=cut, len_mean=step_to(ROWS, 20, 200.0, 260.0))
+    assert rules_of(len_mean=short) == set()

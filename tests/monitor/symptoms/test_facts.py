@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from robustops.monitor.symptoms.facts import facts
+from robustops.monitor.taxonomy import FAMILIES
 from tests.monitor.runs import healthy_panel, step_to
 
 ROWS = 40
@@ -35,7 +36,7 @@ def test_a_healthy_run_shows_none(seed: int):
         ("trunc_frac", 0.02, 1.0, "length_long", 3),
         ("empty_frac", 0.0, 0.6, "empty_response", 2),
         ("clip_frac", 0.01, 0.7, "kl_explosion", 3),
-        ("samp_logp_absdiff_mean", 0.015, 0.2, "update_freeze", 2),
+        ("samp_logp_absdiff_mean", 0.015, 0.2, "empty_response", 2),
         ("is_ratio_ess", 0.99, 0.3, "update_freeze", 2),
         ("tool_error_frac", 0.05, 0.95, "tool_call_error", 3),
         ("invalid_call_frac", 0.05, 0.95, "tool_call_error", 3),
@@ -131,9 +132,9 @@ def test_advantages_of_0_stand_in_for_groups_without_signal():
 def test_reward_that_is_gone_for_good():
     gone = {"reward_mean": step_to(ROWS, 10, 0.5, 0.0), "reward_max": step_to(ROWS, 10, 1.0, 0.0)}
     found = one(**gone)
-    assert found.evidence.step == 11 and found.votes == {"reward_collapse": 1.0}
+    assert found.evidence.step == 11 and found.votes == {"reward_collapse": 0.8}
     never = {"reward_mean": np.full(ROWS, -1.0), "reward_min": np.full(ROWS, -1.0)}
-    assert one(**never, reward_max=np.full(ROWS, -1.0)).votes == {"reward_collapse": 0.5}
+    assert one(**never, reward_max=np.full(ROWS, -1.0)).votes == {"reward_collapse": 0.4}
     back = np.where(np.arange(ROWS) < 20, 0.5, 0.0)
     back[26:] = 0.5
     assert columns_of(reward_mean=back) == []
@@ -158,3 +159,13 @@ def test_answers_of_one_token():
     assert columns_of(len_mean=short) == []  # and rewarded: they may be what is asked for
     unpaid = {"reward_mean": step_to(ROWS, 10, 0.5, 0.0), "reward_max": step_to(ROWS, 10, 1.0, 0.0)}
     assert set(columns_of(len_mean=short, **unpaid)) == {"len_mean", "reward_mean"}
+
+
+def test_stale_weights_fall_behind_and_a_broken_sampler_is_off_at_once():
+    falling = np.clip(0.02 * (np.arange(ROWS) - 9.0), 0.001, None)
+    found = one(samp_logp_absdiff_mean=falling)
+    assert found.votes == {"update_freeze": 1.0} and "stale" in found.evidence.text
+    at_once = one(samp_logp_absdiff_mean=step_to(ROWS, 10, 0.001, 0.3))
+    assert max(at_once.votes, key=at_once.votes.get) in FAMILIES["generation"]
+    up_to_date = one(samp_logp_absdiff_mean=falling, policy_lag_max=np.zeros(ROWS))
+    assert up_to_date.votes == at_once.votes

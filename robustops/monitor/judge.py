@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -120,12 +120,23 @@ def _verdict(panel: Panel, found: Sequence[Finding], p_value: float) -> Verdict:
         return Verdict(state, severity=severity, p_value=p_value, evidence=evidence, missing=missing(panel))  # type: ignore[arg-type]
     onset = min(f.evidence.step for f in found if f.severity >= ALARM)
     labels = _labels(panel, found)
-    kind = next(iter(labels), UNKNOWN)
-    family = family_of(kind) if labels else UNKNOWN
+    family, kind = _likeliest(labels)
     return Verdict(
         *("anomalous", onset, family, kind, labels, severity, p_value, evidence),
         missing(panel),
     )
+
+
+def _likeliest(labels: Mapping[str, float]) -> tuple[str, str]:
+    """(family, type) of the most votes. Several types with as many leave the type unknown, and the family is
+    that of most of them.
+    """
+    if not labels:
+        return UNKNOWN, UNKNOWN
+    best = max(labels.values())
+    leaders = [kind for kind, share in labels.items() if share > 0.999 * best]
+    (family, _), *_ = Counter(family_of(kind) for kind in leaders).most_common(1)
+    return family, leaders[0] if len(leaders) == 1 else UNKNOWN
 
 
 def _labels(panel: Panel, found: Sequence[Finding]) -> dict[str, float]:

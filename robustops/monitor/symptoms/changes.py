@@ -8,6 +8,7 @@ themselves. If a run was broken from its first step on, only facts can tell.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from robustops.monitor.panel import Panel, Series
-from robustops.monitor.symptoms.finding import Finding, Mask, lasts, seen, streak
+from robustops.monitor.symptoms.finding import SAMPLER_VOTES, Finding, Mask, lasts, seen, streak
 from robustops.monitor.verdict import Evidence
 
 #: Observed rows that are taken for the healthy start.
@@ -84,9 +85,10 @@ CHANGES: tuple[_Change, ...] = (
         update_freeze=1.5,
     ),
     _c("policy_lag_mean", _RISE, 2, "optimisation", 0.7, "samples get older and older", update_freeze=1.5),
-    _c(
-        *("samp_logp_absdiff_mean", _UP, 30, "optimisation", 0.7, "sampler and trainer drift apart", 0.01),
-        update_freeze=1.0,
+    _Change(
+        *("samp_logp_absdiff_mean", "up", "ratio", 30, "sampler", 0.7, SAMPLER_VOTES),
+        text="sampler and trainer drift apart",
+        floor=0.01,
     ),
     _c("entropy", _DOWN, 0.2, "entropy", 0.8, "the policy has stopped exploring", entropy_collapse=1.5),
     _c(
@@ -140,6 +142,10 @@ CHANGES: tuple[_Change, ...] = (
         reward_spike=1.0,
     ),
     _c(
+        *("reward_success_gap", _FALL, 0.1, "reward_trajectory", 0.8, "rewards fall below success"),
+        reward_collapse=1.0,
+    ),
+    _c(
         *("reward_success_corr", _FALL, 0.3, "reward_trajectory", 0.7, "rewards do not follow success"),
         reward_hacking=0.8,
         reward_spike=0.6,
@@ -156,7 +162,7 @@ CHANGES: tuple[_Change, ...] = (
 def changes(panel: Panel) -> list[Finding]:
     """All large changes of a run, and a fall of its reward."""
     found = [finding for change in CHANGES if (finding := _changed(panel, change)) is not None]
-    return found + _fallen_reward(panel)
+    return found + _fallen_reward(panel) + _cut_budget(panel)
 
 
 def _changed(panel: Panel, change: _Change) -> Finding | None:
@@ -266,3 +272,22 @@ def _fallen_reward(panel: Panel) -> list[Finding]:
         beyond = reward < limit
     found = _finding(panel, change, reward, observed, beyond, (level, deviation, limit))
     return [found] if found and level > least else []
+
+
+def _cut_budget(panel: Panel) -> list[Finding]:
+    """More answers are cut off although they are shorter than before: the token limit has become smaller."""
+    cut, length = panel["trunc_frac"], panel["len_mean"]
+    observed = seen(cut) & seen(length)
+    if observed.sum() < LEAST_ROWS:
+        return []
+    usual, _ = _start(cut[observed], "up")
+    level, deviation = _start(length[observed], "down")
+    limit = min(0.75 * level, level - 2.0 * deviation)
+    beyond = (cut >= usual + 0.3) & (length < limit)
+    change = _Change(
+        *("len_mean", "down", "ratio", 0.75, "generation_quality", 0.8),
+        {"length_short": 1.5},
+        "answers are cut off shorter than they were",
+    )
+    found = _finding(panel, change, length, observed, beyond, (level, deviation, limit))
+    return [dataclasses.replace(found, rule="len_mean down, cut")] if found else []

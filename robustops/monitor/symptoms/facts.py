@@ -13,10 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustops.monitor.panel import Panel
-from robustops.monitor.symptoms.finding import Finding, fact, lasts, seen, streak
+from robustops.monitor.symptoms.finding import SAMPLER_VOTES, Finding, fact, lasts, seen, streak
 
 #: Rows without any signal that a small batch may have by chance.
 _QUIET_ROWS = 8
+#: Mean |difference| of log-probs. The same weights differ by rounding and kernels: 0.01 to 0.03 in half
+#: precision.
+_GAP = 0.1
+#: Effective share of samples under which importance weights are those of another policy.
+_LEAST_ESS = 0.5
+#: Rows in which stale weights fall behind so far that the first row's gap is less than half.
+_GAP_ROWS = 8
 #: Rows without any reward; a hard task can begin with a few.
 _UNPAID_ROWS = 5
 #: Steps at which advantages are the rewards themselves before it is no coincidence.
@@ -73,16 +80,6 @@ _BOUNDS = (
     _Bound(
         *("clip_frac", 0.5, 3, "kl", 0.6, {"kl_explosion": 0.6, "update_freeze": 0.3}),
         "the clip binds at most tokens: updates are too large, or samples stale",
-    ),
-    # The same weights differ by rounding and by kernels: 0.01 to 0.03 in half precision.
-    _Bound(
-        *("samp_logp_absdiff_mean", 0.1, 2, "optimisation", 0.8, {"update_freeze": 1.0}),
-        "sampler and trainer do not have the same weights",
-    ),
-    _Bound(
-        *("is_ratio_ess", 0.5, 2, "optimisation", 0.8, {"update_freeze": 1.0}),
-        "sampler and trainer do not have the same weights",
-        upper=False,
     ),
     _Bound(
         *("tool_error_frac", 0.9, 3, "tools", 0.8, {"tool_call_error": 1.5}),
@@ -153,6 +150,35 @@ def _too_much_reward(panel: Panel) -> list[Finding]:
     text = f"the mean reward is {share[row]:.3g} times that of a flawless episode"
     votes = {"reward_spike": 1.5, "reward_hacking": 0.5}
     return [fact(panel, row, "reward_mean", text, "reward_trajectory", 0.9, votes)]
+
+
+def _sampler_gap(panel: Panel) -> list[Finding]:
+    """Sampler and trainer disagree on tokens of the same policy. Stale weights fall behind update by update;
+    a gap that is there at once, or with weights that are up to date, is a sampler that writes otherwise.
+    """
+    gap, share = panel["samp_logp_absdiff_mean"], panel["is_ratio_ess"]
+    rows = [
+        (streak(gap >= _GAP, seen(gap), 2), "samp_logp_absdiff_mean", (-np.inf, _GAP)),
+        (streak(share <= _LEAST_ESS, seen(share), 2), "is_ratio_ess", (_LEAST_ESS, np.inf)),
+    ]
+    found = []
+    for row, column, bounds in rows:
+        if row is None:
+            continue
+        later = gap[row : row + _GAP_ROWS]
+        sudden = (
+            bool(seen(later).any() and gap[row] >= 0.5 * np.nanmax(later))
+            or panel["policy_lag_max"][row] == 0
+        )
+        votes = SAMPLER_VOTES if sudden else {"update_freeze": 1.0}
+        why = (
+            "the sampler does not write what the policy would"
+            if sudden
+            else "the sampler's weights are stale"
+        )
+        text = f"{column} is {panel[column][row]:.4g}: {why}"
+        found.append(fact(panel, row, column, text, "sampler", 0.8, votes, bounds))
+    return found
 
 
 def _frozen(panel: Panel) -> list[Finding]:
@@ -232,7 +258,9 @@ def _no_signal(panel: Panel) -> list[Finding]:
 
 
 def _no_reward(panel: Panel, growing: bool) -> list[Finding]:
-    """Every reward is the same, 0 or the least that the run knows, to the end."""
+    """Every reward is the same, 0 or the least that the run knows, to the end. What else is wrong at that
+    step is the likelier cause, so this speaks for a fault of the reward by less than 1.
+    """
     reward = panel["reward_mean"]
     observed = seen(reward)
     if observed.sum() < 2:
@@ -245,7 +273,7 @@ def _no_reward(panel: Panel, growing: bool) -> list[Finding]:
         return []
     before = bool((reward[:row] > least).any())
     text = f"every reward is {least:g}, to the end" + ("" if before else " and from the start")
-    votes = {"reward_collapse": 1.0 if before else 0.5}
+    votes = {"reward_collapse": 0.8 if before else 0.4}
     return [fact(panel, row, "reward_mean", text, "reward_trajectory", 0.8, votes)]
 
 
@@ -261,6 +289,6 @@ def _one_token(panel: Panel) -> list[Finding]:
 
 
 _RULES: tuple[Callable[[Panel], list[Finding]], ...] = (
-    *(_non_finite, _too_much_reward, _frozen, _no_gradient),
+    *(_non_finite, _too_much_reward, _sampler_gap, _frozen, _no_gradient),
     *(_raw_advantages, _no_signal, _one_token),
 )

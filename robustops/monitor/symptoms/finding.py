@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustops.monitor.panel import Panel, Series
+from robustops.monitor.taxonomy import FAMILIES
 from robustops.monitor.verdict import Evidence
 
 Mask = NDArray[np.bool_]
+
+#: What a sampler that is not the policy speaks for: text that is written wrongly, less for old weights.
+SAMPLER_VOTES: Mapping[str, float] = {**dict.fromkeys(FAMILIES["generation"], 0.5), "update_freeze": 0.3}
 
 
 @dataclass(frozen=True)

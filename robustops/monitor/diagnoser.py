@@ -1,6 +1,6 @@
 """What every diagnoser offers, ours and the baselines alike: from a faulty run to what probably causes it.
 
-    diagnoser.fit(panels, labels, profile)   faulty runs, their fault types, and healthy runs to hold them against
+    diagnoser.fit(panels, labels, profile)   faulty runs, their fault types, and healthy runs to compare with
     diagnoser.probabilities(panel)           {"kl_explosion": 0.7, "reward_spike": 0.2, ...}
 
 Whether a run is faulty at all is a detector's business (`monitor.detector`). The labels are the fault types

@@ -33,11 +33,14 @@ FINAL_FOLD = -1
 
 @dataclass(frozen=True)
 class Fold:
-    """run_ids of the faulty runs (one fault) that a diagnoser learns from and is tested on."""
+    """run_ids of the faulty runs (one fault) that a diagnoser learns from and is tested on; healthy: tested
+    healthy runs, which it is asked about where a detector falsely gives an alarm.
+    """
 
     number: int
     train: tuple[str, ...]
     test: tuple[str, ...]
+    healthy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,29 @@ def _partition(number: int, rows: list[dict[str, Any]], labels: dict[str, Label]
                 f"partition {number} has {len(runs)} healthy runs to {what}; make more of the campaign's healthy "
                 "runs (robustops bench stage=campaign types=[healthy])"
             )
-    return Partition(number, profile, calibration, test, _folds(rows, labels, final))
+    return Partition(number, profile, calibration, test, _folds(rows, labels, healthy, final))
 
 
-def _folds(rows: list[dict[str, Any]], labels: dict[str, Label], final: bool) -> tuple[Fold, ...]:
+def _folds(
+    rows: list[dict[str, Any]], labels: dict[str, Label], healthy: Sequence[str], final: bool
+) -> tuple[Fold, ...]:
+    """A control is in the fold of its group; healthy runs of no fold are dealt to all of them in turn."""
     faulty = [row for row in rows if labels[row["run_id"]].kind == "fault"]
     open_ones = [row for row in faulty if not row["final"]]
     if final:
         train = tuple(row["run_id"] for row in open_ones)
-        return (Fold(FINAL_FOLD, train, tuple(row["run_id"] for row in faulty if row["final"])),)
+        test = tuple(row["run_id"] for row in faulty if row["final"])
+        return (Fold(FINAL_FOLD, train, test, tuple(healthy)),)
     numbers = sorted({row["fold"] for row in open_ones})
+    fold_of = {row["run_id"]: row["fold"] for row in rows}
+    dealt = {name: numbers[at % len(numbers)] for at, name in enumerate(healthy) if numbers}
+    own = {name: dealt[name] if fold_of[name] is None else fold_of[name] for name in dealt}
     return tuple(
         Fold(
             number,
             tuple(row["run_id"] for row in open_ones if row["fold"] != number),
             tuple(row["run_id"] for row in open_ones if row["fold"] == number),
+            tuple(name for name, fold in own.items() if fold == number),
         )
         for number in numbers
     )

@@ -30,7 +30,7 @@ class Draws:
 
     def sums(self, groups: Sequence[int], values: Values) -> Values:
         """(1 + draws, ...) weighted sums of values (runs, ...), one a run of these groups."""
-        return np.tensordot(self.weights, self.by_group(groups, values), axes=1)
+        return np.asarray(np.tensordot(self.weights, self.by_group(groups, values), axes=1))
 
     def by_group(self, groups: Sequence[int], values: Values) -> Values:
         """(groups, ...) sums of values (runs, ...)."""
@@ -66,7 +66,8 @@ def interval(values: Values, level: float = 0.95) -> Interval:
 
 def divided(top: Values, bottom: Values) -> Values:
     """Ratio of each draw, NaN where there is nothing to divide by."""
-    return np.divide(top, bottom, out=np.full(np.broadcast(top, bottom).shape, np.nan), where=bottom > 0)
+    blank = np.full(np.broadcast(top, bottom).shape, np.nan)
+    return np.asarray(np.divide(top, bottom, out=blank, where=bottom > 0))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

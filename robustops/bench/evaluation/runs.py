@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Runs:
         """The first `horizon` steps of a run, with the tier's columns alone."""
         return self._panel(run_id).until(horizon).only(TIERS[tier])
 
-    @lru_cache(maxsize=None)  # noqa: B019 - one instance a process, which lives as long as it
+    @cache  # noqa: B019 - one instance a process, which lives as long as it
     def _panel(self, run_id: str) -> Panel:
         row = self.dataset.by_id[run_id]
         columns = {n: self.dataset.series(run_id, n) for n in schema.caps(row["lacks"] or ())}

@@ -99,4 +99,5 @@ class AnomalyTransformer(WindowDetector):
     def _errors(self, windows: Tensor) -> Tensor:
         rebuilt, found = self._network(windows)
         weight = torch.softmax(-discrepancy(found), dim=-1)
-        return WINDOW * weight[:, -1] * ((rebuilt - windows)[:, -1] ** 2).mean(-1)
+        errors: Tensor = ((rebuilt - windows)[:, -1] ** 2).mean(-1)
+        return WINDOW * weight[:, -1] * errors

@@ -13,6 +13,7 @@ from robustops.bench.evaluation.baselines.features import RunFeatures
 from robustops.monitor.panel import Panel
 from robustops.seeding import child_seed
 
+Values = NDArray[np.float64]
 _NEIGHBOURS, _LOF_NEIGHBOURS, _TREES = 5, 20, 200
 
 
@@ -31,15 +32,19 @@ class _Classical:
         self._model = self._estimator(len(profile)).fit(values)
 
     def score(self, panel: Panel) -> float:
-        if not any(panel.observed(name) for name in self.features.columns):
-            return float("-inf")
-        return self._anomaly(self.features.transform(panel)[None])
+        return float(self.scores([panel])[0])
+
+    def scores(self, panels: Sequence[Panel]) -> Values:
+        """(panels,) of `score`, in one call of the estimator."""
+        found = self._anomaly(np.stack([self.features.transform(panel) for panel in panels]))
+        known = [any(panel.observed(name) for name in self.features.columns) for panel in panels]
+        return np.where(known, found, -np.inf)
 
     def _estimator(self, runs: int) -> Any:
         raise NotImplementedError
 
-    def _anomaly(self, row: NDArray[np.float64]) -> float:
-        return -float(self._model.score_samples(row)[0])
+    def _anomaly(self, rows: Values) -> Values:
+        return -np.asarray(self._model.score_samples(rows), dtype=np.float64)
 
 
 class IsolationForest(_Classical):
@@ -70,8 +75,8 @@ class NearestNeighbours(_Classical):
     def _estimator(self, runs: int) -> Any:
         return require("sklearn.neighbors").NearestNeighbors(n_neighbors=min(_NEIGHBOURS, runs))
 
-    def _anomaly(self, row: NDArray[np.float64]) -> float:
-        return float(self._model.kneighbors(row)[0].mean())
+    def _anomaly(self, rows: Values) -> Values:
+        return np.asarray(self._model.kneighbors(rows)[0].mean(axis=1), dtype=np.float64)
 
 
 class OneClassSVM(_Classical):

@@ -6,7 +6,6 @@ linear trend of each metric.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,20 +21,38 @@ STATISTICS = ("mean", "std", "min", "max", "range", "first", "last", "slope")
 _RAW, _SCALED = 1e6, 1e3
 
 
-def statistics(values: Series) -> Series:
-    """(8,) statistics of a series (T,) in the order of `STATISTICS`, over its observed steps; NaN without any.
+def statistics(values: Series) -> NDArray[np.float64]:
+    """(8, C) statistics of the columns of values (T, C), in the order of `STATISTICS`, over the steps at which
+    each is observed; NaN without any.
 
     slope: least squares, a step. A series with one observed step has deviation, range and slope 0.
     """
     seen = ~np.isnan(values)
-    if not seen.any():
-        return np.full(len(STATISTICS), np.nan)
-    own = np.clip(values[seen], -_RAW, _RAW)
-    at = np.flatnonzero(seen) - np.flatnonzero(seen).mean()
-    spread = float(at @ at)
-    slope = float(at @ own) / spread if spread > 0 else 0.0
-    low, high = float(own.min()), float(own.max())
-    return np.array([own.mean(), own.std(), low, high, high - low, own[0], own[-1], slope])
+    count = seen.sum(axis=0)
+    own = np.where(seen, np.clip(values, -_RAW, _RAW), 0.0)
+    length = np.maximum(count, 1)
+    mean = own.sum(axis=0) / length
+    spread = np.where(seen, own - mean, 0.0)
+    at = np.arange(len(values))[:, None] * seen
+    centred = np.where(seen, at - at.sum(axis=0) / length, 0.0)
+    squares = (centred**2).sum(axis=0)
+    slope = (centred * spread).sum(axis=0) / np.where(squares > 0, squares, 1.0)
+    low = np.where(seen, own, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(seen, own, -np.inf).max(axis=0, initial=-np.inf)
+    columns = np.arange(values.shape[1])
+    first, last = (own[place(seen), columns] for place in (_first, _last))
+    deviation = np.sqrt((spread**2).sum(axis=0) / length)
+    with np.errstate(invalid="ignore"):  # inf - inf of a column that was never observed
+        found = np.stack([mean, deviation, low, high, high - low, first, last, slope])
+    return np.where(count > 0, found, np.nan)
+
+
+def _first(seen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    return np.asarray(seen.argmax(axis=0))
+
+
+def _last(seen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    return np.asarray(len(seen) - 1 - seen[::-1].argmax(axis=0))
 
 
 class RunFeatures:
@@ -50,9 +67,7 @@ class RunFeatures:
         """Learn columns, medians and scales; returns the (panels, features) of the panels themselves."""
         self.columns = observed_columns(panels)
         raw = np.stack([self._raw(panel) for panel in panels])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "All-NaN slice")
-            self._median = np.nan_to_num(np.nanmedian(raw, axis=0))
+        self._median = np.nanmedian(raw, axis=0)  # half of the panels observe each column
         filled = np.where(np.isnan(raw), self._median, raw)
         self._mean, deviation = filled.mean(axis=0), filled.std(axis=0)
         # As scikit-learn's StandardScaler: what never varied keeps its own unit.
@@ -65,10 +80,10 @@ class RunFeatures:
         return self._scaled(np.where(np.isnan(raw), self._median, raw))
 
     def _raw(self, panel: Panel) -> NDArray[np.float64]:
-        return np.concatenate([statistics(panel[name]) for name in self.columns])
+        return np.asarray(statistics(panel.matrix(self.columns)).T.ravel())
 
     def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip((filled - self._mean) / self._scale, -_SCALED, _SCALED)
+        return np.asarray(np.clip((filled - self._mean) / self._scale, -_SCALED, _SCALED))
 
 
 def observed_columns(panels: Sequence[Panel]) -> tuple[str, ...]:

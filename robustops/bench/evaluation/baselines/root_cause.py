@@ -78,7 +78,7 @@ class _Ranking:
     def _values(self, panel: Panel) -> Matrix:
         """(T, C) in healthy deviations; what is not observed is the healthy mean."""
         scaled = (_finite(panel.matrix(self._columns)) - self._mean) / self._scale
-        return np.nan_to_num(np.clip(scaled, -_CLIP, _CLIP), nan=0.0)
+        return np.asarray(np.nan_to_num(np.clip(scaled, -_CLIP, _CLIP), nan=0.0))
 
     def _ranks(self, panel: Panel) -> Matrix:
         """(C,) ranks of the metrics as causes, 1 / C to 1; equal ones share their mean rank."""

@@ -62,7 +62,7 @@ class RewardZ(_OneSignal):
 
     def _levels(self, values: Series) -> Series:
         at = np.minimum(np.arange(len(values)), len(self._mean) - 1)
-        return np.abs(values - self._mean[at]) / self._std[at]
+        return np.asarray(np.abs(values - self._mean[at]) / self._std[at], dtype=np.float64)
 
 
 class KLThreshold(_OneSignal):

@@ -53,7 +53,7 @@ class WindowDetector:
             torch.manual_seed(self.seed)
             self._build(len(self._columns))
             for epoch in range(self.epochs):
-                for picked in torch.randperm(len(windows)).split(_BATCH):
+                for picked in torch.split(torch.randperm(len(windows)), _BATCH):
                     self._train(windows[picked], epoch)
 
     def score(self, panel: Panel) -> float:

@@ -118,9 +118,7 @@ def _narrowed(found: Judged, draws: Draws, make: Maker, difficulty: str) -> Iter
     for name, wanted in asked:
         places = found.where(kind="fault", difficulty=difficulty, **wanted)
         if len(places):
-            yield make(
-                at("recall"), _share(found, draws, places, alarms), difficulty, of=name, n=len(places)
-            )
+            yield make(at("recall"), _share(found, draws, places, alarms), difficulty, of=name, n=len(places))
 
 
 def _online(found: Judged, draws: Draws, make: Maker) -> Iterator[Row]:
@@ -148,9 +146,7 @@ def _online(found: Judged, draws: Draws, make: Maker) -> Iterator[Row]:
             yield make(name, values, difficulty, n=len(own))
 
 
-def compared(
-    all_found: Sequence[Judged], reference: str, draws: Draws, difficulty: str
-) -> Iterator[Row]:
+def compared(all_found: Sequence[Judged], reference: str, draws: Draws, difficulty: str) -> Iterator[Row]:
     """Each detector against the reference, of one tier and horizon: paired differences, and McNemar's test on
     the faulty runs of the first partition with Holm's correction over the detectors.
     """

@@ -28,8 +28,8 @@ Maker = Callable[..., Row]
 
 @dataclass
 class Answers:
-    """What a diagnoser said, one entry a tested run and partition. said: likeliest type (of all, UNKNOWN not);
-    second: whether the truth is among the three likeliest; sure: probability of the likeliest.
+    """What a diagnoser said, one entry a tested run and partition. said: likeliest type (UNKNOWN is none);
+    among_three: whether the truth is among the three likeliest; sure: probability of the likeliest.
     """
 
     method: str
@@ -76,7 +76,9 @@ def answers(done: Sequence[Done], labels: Mapping[str, Label], key: str = "proba
     )
 
 
-def diagnosis_rows(done: Sequence[Done], labels: dict[str, Label], gate: Judged | None, draws: Draws) -> Iterator[Row]:
+def diagnosis_rows(
+    done: Sequence[Done], labels: dict[str, Label], gate: Judged | None, draws: Draws
+) -> Iterator[Row]:
     """Every number of a diagnoser. gate: the detector before it end to end, of the same tier and horizon."""
     found = answers(done, labels)
     make = _maker(found)
@@ -109,7 +111,9 @@ def _given(found: Answers, draws: Draws, make: Maker, places: np.ndarray, diffic
             continue
         for name, values in zip(("precision", "recall", "f1"), class_scores(counts, classes), strict=True):
             yield make(f"type_{name}", macro(values), difficulty, family, n=n)
-    families = confusion(draws, groups, *([family_of(t) for t in names] for names in (truth, said)), KNOWN_FAMILIES)
+    families = confusion(
+        draws, groups, *([family_of(t) for t in names] for names in (truth, said)), KNOWN_FAMILIES
+    )
     scores = class_scores(families, range(len(FAMILIES)))[2]
     yield make("family_f1", macro(scores), difficulty, n=len(places))
 
@@ -130,7 +134,9 @@ def _end_to_end(found: Answers, gate: Judged, draws: Draws, make: Maker, difficu
     counts = confusion(draws, groups, truth, said, TYPES)
     types = macro(class_scores(counts, range(len(CATALOG)))[2])
     yield make("end_to_end_type_f1", types, difficulty, n=len(places))
-    families = [[family_of(name) if name != UNKNOWN else UNKNOWN for name in names] for names in (truth, said)]
+    families = [
+        [family_of(name) if name != UNKNOWN else UNKNOWN for name in names] for names in (truth, said)
+    ]
     counts = confusion(draws, groups, *families, KNOWN_FAMILIES)
     scores = macro(class_scores(counts, range(len(FAMILIES)))[2])
     yield make("end_to_end_family_f1", scores, difficulty, n=len(places))
@@ -152,7 +158,9 @@ def _novel(done: Sequence[Done], labels: Mapping[str, Label], draws: Draws, make
         yield make("open_set_auroc", macro(np.stack(parts, axis=1)), n=runs)
 
 
-def _transferred(done: Sequence[Done], labels: Mapping[str, Label], draws: Draws, make: Maker) -> Iterator[Row]:
+def _transferred(
+    done: Sequence[Done], labels: Mapping[str, Label], draws: Draws, make: Maker
+) -> Iterator[Row]:
     """Learned from the main mechanisms alone: macro-F1 over types on runs of main and of other mechanisms."""
     found = answers(done, labels, "from_main")
     for difficulty in DIFFICULTIES:

@@ -54,7 +54,7 @@ class Request:
 @dataclass(frozen=True)
 class Evaluation:
     """rows: all numbers; reference: the detector before every diagnoser, None without one; absent: method ->
-    package that is not installed; refused: method -> why it could not learn; facts: runs and groups behind it.
+    package that is not installed; refused: method -> why it could not learn; facts: what is behind it.
     """
 
     rows: Rows
@@ -173,6 +173,6 @@ def _open_once(request: Request) -> None:
     elif (old := read_json(path, what="note of the opening")) != body:
         differing = [name for name in body if body[name] != old.get(name)]
         raise ConfigError(
-            f"the final groups were opened before, with other {' and '.join(differing)} ({path}); they are looked "
-            "at once: show that evaluation again by the same request, or develop with final=false"
+            f"the final groups were opened before, with other {' and '.join(differing)} ({path}); they are "
+            "looked at once: show that evaluation again by the same request, or develop with final=false"
         )

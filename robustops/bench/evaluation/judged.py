@@ -42,7 +42,11 @@ class Judged:
         """Places of the runs whose labels have these values; a value "" or None is passed over."""
         asked = {name: value for name, value in wanted.items() if value not in ("", None)}
         return np.array(
-            [at for at, label in enumerate(self.labels) if all(getattr(label, k) == v for k, v in asked.items())],
+            [
+                at
+                for at, label in enumerate(self.labels)
+                if all(getattr(label, k) == v for k, v in asked.items())
+            ],
             dtype=np.intp,
         )
 

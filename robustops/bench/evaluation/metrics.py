@@ -73,7 +73,7 @@ def confusion(
 def class_scores(counts: Values, classes: Sequence[int]) -> tuple[Values, Values, Values]:
     """Precision, recall and F1 of each class, (1 + draws, classes) each.
 
-    counts: of `confusion`; classes: places of those that are scored. A class that a draw has no run of is NaN;
+    counts: of `confusion`; classes: places of those that are scored. A class without a run in a draw is NaN;
     one that is never said has precision 0, as is usual.
     """
     right = counts[:, classes, classes]
@@ -90,8 +90,8 @@ def macro(values: Values) -> Values:
 
 
 def delay_quantile(draws: Draws, groups: Sequence[int], delays: Values, seen: Values, share: float) -> Values:
-    """(1 + draws,) smallest number of steps by which a share of the runs has had its alarm, by Kaplan and Meier
-    (1958); NaN where the runs were watched too short a time to tell.
+    """(1 + draws,) smallest number of steps by which a share of the runs has had its alarm, by Kaplan and
+    Meier (1958); NaN where the runs were watched too short a time to tell.
 
     delays: steps from onset to alarm, or to the end of watching; seen: 1 where there was an alarm, 0 where
     watching ended without one (censored).
@@ -108,6 +108,8 @@ def delay_quantile(draws: Draws, groups: Sequence[int], delays: Values, seen: Va
     return np.where(reached.any(axis=1), reached.argmax(axis=1), np.nan)
 
 
-def alarm_rate(draws: Draws, groups: Sequence[int], alarms: Values, steps: Values, per: float = 1000.0) -> Values:
+def alarm_rate(
+    draws: Draws, groups: Sequence[int], alarms: Values, steps: Values, per: float = 1000.0
+) -> Values:
     """(1 + draws,) first alarms in `per` steps of healthy training. steps: watched a run, up to the alarm."""
     return per * divided(draws.sums(groups, alarms), draws.sums(groups, steps))

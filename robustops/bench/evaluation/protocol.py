@@ -86,8 +86,8 @@ def _partition(number: int, rows: list[dict[str, Any]], labels: dict[str, Label]
     for what, runs in (("learn from", profile), ("calibrate on", calibration), ("test on", healthy)):
         if len(runs) < 2:
             raise DatasetError(
-                f"partition {number} has {len(runs)} healthy runs to {what}; make more of the campaign's healthy "
-                "runs (robustops bench stage=campaign types=[healthy])"
+                f"partition {number} has {len(runs)} healthy runs to {what}; make more of the campaign's "
+                "healthy runs (robustops bench stage=campaign types=[healthy])"
             )
     return Partition(number, profile, calibration, test, _folds(rows, labels, healthy, final))
 

@@ -92,6 +92,8 @@ METHODS: tuple[Method, ...] = (
 #: The detector that stands before every diagnoser end to end, and that others are held against: the first
 #: of these that is evaluated.
 REFERENCE_DETECTORS = ("own", "ivs_paper", "isolation_forest")
+#: The diagnoser that is shown over the horizon, the first of these that is evaluated.
+REFERENCE_DIAGNOSERS = ("own_diagnosis", "svm_classifier")
 
 
 def chosen(names: Sequence[str] | None = None) -> list[Method]:
@@ -105,6 +107,14 @@ def chosen(names: Sequence[str] | None = None) -> list[Method]:
         if name not in known:
             raise unknown_name("method", name, known)
     return [method for method in METHODS if names is None or method.name in names]
+
+
+def swept(methods: Sequence[Method]) -> list[Method]:
+    """Those that are shown over the horizon: a detector and a diagnoser."""
+    found = []
+    for names in (REFERENCE_DETECTORS, REFERENCE_DIAGNOSERS):
+        found += [m for name in names for m in methods if m.name == name and m.available][:1]
+    return found
 
 
 def reference_detector(names: Sequence[str]) -> str | None:

@@ -1,8 +1,8 @@
 """Intervals and tests that know which runs belong together.
 
-Runs of a seed group are not independent, so groups are what the bootstrap draws. A draw is a vector of weights,
-one a group (how often it was drawn), and every statistic takes the matrix of all draws at once: its first row
-is all ones, the sample itself. The same draws serve all methods, so that differences are paired.
+Runs of a seed group are not independent, so groups are what the bootstrap draws. A draw is a vector of
+weights, one a group (how often it was drawn), and every statistic takes the matrix of all draws at once: its
+first row is all ones, the sample itself. The same draws serve all methods, so that differences are paired.
 """
 
 from __future__ import annotations

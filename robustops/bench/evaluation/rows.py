@@ -13,8 +13,8 @@ from robustops.tracking.statistics import Interval
 @dataclass(frozen=True)
 class Row:
     """metric: name, `@` and the false-alarm rate where it has one; difficulty: easy, hard, or "" for both or
-    neither; of: family, type, mode or what else the runs were narrowed to, "" for all; estimate, low, high: with
-    a 95 % interval, NaN where there is none; n: runs behind it.
+    neither; of: family, type, mode or what else the runs were narrowed to, "" for all; estimate, low, high:
+    with a 95 % interval, NaN where there is none; n: runs behind it.
     """
 
     method: str
@@ -42,7 +42,7 @@ class Rows:
         self.rows = list(rows)
 
     def get(self, **wanted: Any) -> Row | None:
-        """The one row with these fields (`difficulty` and `of` are "" unless given); None where there is none."""
+        """The one row with these fields (`difficulty` and `of` are "" unless given), or None."""
         wanted = {"difficulty": "", "of": ""} | wanted
         found = self._index.get(_key(wanted))
         return found

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Done:
-    """What a unit found. meta: as written; arrays: run_ids and scores, or run_ids, types and probabilities."""
+    """What a unit found. meta: facts; arrays: run_ids and scores, or run_ids, types, probabilities."""
 
     unit: Unit
     meta: dict[str, Any]
@@ -209,8 +210,8 @@ def _diagnosed(runs: Runs, unit: Unit, seed: int) -> tuple[dict[str, Any], Array
 
 
 def _left_out(unit: Unit, present: set[str], types: Sequence[str]) -> list[str]:
-    """Types that this fold leaves out of training, one at a time: each type in one fold alone, if that has runs
-    of it.
+    """Types that this fold leaves out of training, one at a time: each type in one fold alone, if that has
+    runs of it.
     """
     folds = len(unit.partition.folds)
     place = unit.partition.folds.index(unit.fold) if unit.fold else 0
@@ -261,10 +262,13 @@ def _write(path: Path, meta: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _read(path: Path, unit: Unit, stamp: str) -> Done | None:
-    """None where the unit is to be done (again)."""
+    """None where the unit is to be done (again): there is no file, or it is damaged, or of something else."""
     if not path.is_file():
         return None
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    meta = json.loads(str(arrays.pop("meta")))
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        meta = json.loads(str(arrays.pop("meta")))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
     return Done(unit, meta, arrays) if meta.get("stamp") == stamp else None

@@ -1,4 +1,4 @@
-"""Classical one-class detectors of scikit-learn on the statistics of whole runs (the paper's section VI-C)."""
+"""Classical one-class detectors of scikit-learn on the statistics of whole runs (the paper, VI-C)."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def check_labels(panels: Sequence[Panel], labels: Sequence[str]) -> None:
     """ConfigError where runs and labels do not go together, or there are fewer than two types."""
     if len(panels) != len(labels) or len(set(labels)) < 2:
         raise ConfigError(
-            f"{len(panels)} runs with {len(labels)} labels of {len(set(labels))} types; give a label a run, and "
-            "runs of two types at least"
+            f"{len(panels)} runs with {len(labels)} labels of {len(set(labels))} types; give a label a run, "
+            "and runs of two types at least"
         )
 
 

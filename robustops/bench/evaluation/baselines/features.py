@@ -22,8 +22,8 @@ _RAW, _SCALED = 1e6, 1e3
 
 
 def statistics(values: Series) -> NDArray[np.float64]:
-    """(8, C) statistics of the columns of values (T, C), in the order of `STATISTICS`, over the steps at which
-    each is observed; NaN without any.
+    """(8, C) statistics of the columns of values (T, C), in the order of `STATISTICS`, over the steps at
+    which each is observed; NaN without any.
 
     slope: least squares, a step. A series with one observed step has deviation, range and slope 0.
     """

@@ -20,6 +20,6 @@ def package(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{module.partition('.')[0]} is not installed ({error}); pip install 'robustops[evaluate]', or leave "
-            "its method out with methods=[...]"
+            f"{module.partition('.')[0]} is not installed ({error}); pip install 'robustops[evaluate]', or "
+            "leave its method out with methods=[...]"
         ) from error

@@ -95,7 +95,7 @@ class _Ranking:
 
 
 class Run(_Ranking):
-    """Graph centrality (after RUN, Lin et al., AAAI 2024): page rank from deviating metrics to their causes."""
+    """Graph centrality (after RUN, Lin et al., AAAI 2024): page rank from deviations to causes."""
 
     name = "run"
 

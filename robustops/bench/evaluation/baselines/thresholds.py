@@ -23,7 +23,8 @@ class _OneSignal:
         seen = [panel for panel in profile if panel.observed(self.column)]
         if len(seen) < 2:
             raise ConfigError(
-                f"{self.name} needs two healthy runs with {self.column}; {len(seen)} of {len(profile)} have it"
+                f"{self.name} needs two healthy runs with {self.column}; "
+                f"{len(seen)} of {len(profile)} have it"
             )
         self._learn(seen)
 

@@ -111,9 +111,7 @@ def _given(found: Answers, draws: Draws, make: Maker, places: np.ndarray, diffic
             continue
         for name, values in zip(("precision", "recall", "f1"), class_scores(counts, classes), strict=True):
             yield make(f"type_{name}", macro(values), difficulty, family, n=n)
-    families = confusion(
-        draws, groups, *([family_of(t) for t in names] for names in (truth, said)), KNOWN_FAMILIES
-    )
+    families = confusion(draws, groups, _families(truth), _families(said), KNOWN_FAMILIES)
     scores = class_scores(families, range(len(FAMILIES)))[2]
     yield make("family_f1", macro(scores), difficulty, n=len(places))
 
@@ -134,12 +132,13 @@ def _end_to_end(found: Answers, gate: Judged, draws: Draws, make: Maker, difficu
     counts = confusion(draws, groups, truth, said, TYPES)
     types = macro(class_scores(counts, range(len(CATALOG)))[2])
     yield make("end_to_end_type_f1", types, difficulty, n=len(places))
-    families = [
-        [family_of(name) if name != UNKNOWN else UNKNOWN for name in names] for names in (truth, said)
-    ]
-    counts = confusion(draws, groups, *families, KNOWN_FAMILIES)
+    counts = confusion(draws, groups, _families(truth), _families(said), KNOWN_FAMILIES)
     scores = macro(class_scores(counts, range(len(FAMILIES)))[2])
     yield make("end_to_end_family_f1", scores, difficulty, n=len(places))
+
+
+def _families(names: Sequence[str]) -> list[str]:
+    return [name if name == UNKNOWN else family_of(name) for name in names]
 
 
 def _novel(done: Sequence[Done], labels: Mapping[str, Label], draws: Draws, make: Maker) -> Iterator[Row]:

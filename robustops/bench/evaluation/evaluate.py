@@ -108,8 +108,8 @@ def count(
     for methods in by_setting.values():
         detectors = [judged(own, labels) for name, own in methods.items() if tasks[name] == DETECT]
         gate = next((one for one in detectors if one.method == reference), None)
-        for one in detectors:
-            rows += detection_rows(one, draws)
+        for detector in detectors:
+            rows += detection_rows(detector, draws)
         rows += _comparisons(detectors, reference, draws)
         for name, own in methods.items():
             if tasks[name] != DETECT:

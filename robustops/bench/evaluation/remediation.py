@@ -38,7 +38,7 @@ def read_cases(campaign: Path) -> list[Case]:
     path = campaign / CASES
     if not path.is_file():
         return []
-    found = []
+    found: list[Case] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             case = json.loads(line)

@@ -210,8 +210,8 @@ class _Maker:
                     1,
                     tuple(rows),
                     "recall@a: at a run false-alarm rate of a % by split conformal"
-                    f"{self._levels(tier, horizon)}; F1 at 5 %, with as many faulty as healthy runs, and with the paper's 320 (448) to 11. "
-                    + self.note(),
+                    f"{self._levels(tier, horizon)}; F1 at 5 %, with as many faulty as healthy "
+                    "runs, and with the paper's 320 (448) to 11. " + self.note(),
                 )
 
     def _levels(self, tier: str, horizon: int) -> str:

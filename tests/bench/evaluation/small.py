@@ -14,7 +14,7 @@ TYPES = ("reward_spike", "kl_explosion", "length_long")
 
 
 def visible(run, step, numbers):
-    """A fault moves its mechanism's column; easy ones by ten deviations of a healthy run, hard ones by one."""
+    """A fault moves its mechanism's column: easy ones by ten deviations of a step, hard ones by one."""
     draw = generator(run.seed_group, "noise", step)
     for name in ("reward_mean", "kl_ref_k3", "len_mean"):
         numbers[name] += 0.05 * draw.gauss(0, 1)
@@ -24,7 +24,7 @@ def visible(run, step, numbers):
 
 
 def small_dataset(folder: Path, *, groups: int = 8, healthy: int = 40) -> Path:
-    """Three types in some groups, and healthy groups: (groups * 4 + healthy) runs, a few benign or double."""
+    """Three types in some groups, and healthy groups: (groups * 4 + healthy) runs at most."""
     runs = [run for run in planned([*TYPES, "healthy"]) if run.mode != "delayed"]
     chosen = [run for run in runs if run.seed_group < groups or run.seed_group >= BASE_GROUPS]
     chosen = [run for run in chosen if run.seed_group < BASE_GROUPS + healthy]

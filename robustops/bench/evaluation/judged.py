@@ -34,21 +34,24 @@ class Judged:
     shipped: np.ndarray | None = None
     first: np.ndarray | None = None
     groups: list[int] = field(init=False)
+    _columns: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups = [label.group for label in self.labels]
 
     def where(self, **wanted: object) -> np.ndarray:
         """Places of the runs whose labels have these values; a value "" or None is passed over."""
-        asked = {name: value for name, value in wanted.items() if value not in ("", None)}
-        return np.array(
-            [
-                at
-                for at, label in enumerate(self.labels)
-                if all(getattr(label, k) == v for k, v in asked.items())
-            ],
-            dtype=np.intp,
-        )
+        chosen_ones = np.ones(len(self.labels), dtype=bool)
+        for name, value in wanted.items():
+            if value not in ("", None):
+                chosen_ones &= self._column(name) == value
+        return np.flatnonzero(chosen_ones)
+
+    def _column(self, name: str) -> np.ndarray:
+        """(entries,) one field of the labels."""
+        if name not in self._columns:
+            self._columns[name] = np.array([getattr(label, name) for label in self.labels])
+        return self._columns[name]
 
     def groups_at(self, places: np.ndarray) -> list[int]:
         """Seed groups of the runs at these places."""

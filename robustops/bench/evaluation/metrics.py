@@ -37,7 +37,8 @@ def auroc(
     won = (faulty[:, None] > healthy) + 0.5 * (faulty[:, None] == healthy)
     rows = draws.by_group(faulty_groups, won.astype(np.float64))
     pairs = draws.by_group(healthy_groups, rows.T).T
-    top = np.einsum("dg,gh,dh->d", draws.weights, pairs, draws.weights, optimize=True)
+    up, down = (sorted({draws.groups[one] for one in own}) for own in (faulty_groups, healthy_groups))
+    top = ((draws.weights[:, up] @ pairs[np.ix_(up, down)]) * draws.weights[:, down]).sum(axis=1)
     bottom = draws.sums(faulty_groups, np.ones(len(faulty))) * draws.sums(
         healthy_groups, np.ones(len(healthy))
     )

@@ -50,6 +50,11 @@ class Unit:
     thorough: bool = False
 
     @property
+    def row(self) -> tuple[str, str, int]:
+        """Method, tier and horizon."""
+        return self.method, self.tier, self.horizon
+
+    @property
     def name(self) -> str:
         """Of its file."""
         fold = "" if self.fold is None else f".f{self.fold.number}"
@@ -95,7 +100,7 @@ def run_units(
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[list[Done], dict[str, str]]:
     """Do what is not done yet. Returns all that was found, in the order of units, and method -> reason for
-    those that could not learn from these runs.
+    those that could not learn from these runs. A row of a table is found whole or not at all.
     """
     stamp = hashlib.sha256((dataset / MANIFEST).read_bytes()).hexdigest()[:16]
     digests = {name: _method(name).digest() for name in {unit.method for unit in units}}
@@ -104,14 +109,16 @@ def run_units(
     waiting = [unit for unit in units if unit not in found]
     tell(len(found), len(units))
     refused: dict[str, str] = {}
+    torn: set[tuple[str, str, int]] = set()
     for unit, meta, arrays in _results(dataset, waiting, seed, workers):
         if "refused" in meta:
             refused.setdefault(unit.method, meta["refused"])
+            torn.add(unit.row)
         else:
             found[unit] = Done(unit, meta, arrays)
             _write(out / unit.name, {**meta, "stamp": stamps[unit]}, arrays)
         tell(len(found), len(units))
-    return [found[unit] for unit in units if unit in found], refused
+    return [found[unit] for unit in units if unit in found and unit.row not in torn], refused
 
 
 def _results(

@@ -88,7 +88,10 @@ def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
     # Wide tables are for reading in a pager or a file: they are not folded to the terminal.
     console = Console(width=200)
     for table in all_tables:
-        console.print(table.rich())
+        if table.rows:
+            console.print(table.rich())
+        else:
+            show_line(f"{table.title}: {table.note}")
     show_line(f"tables: {place(folder / 'tables' / 'tables.md')}")
     for path in drawn:
         show_line(f"figure: {place(path)}")

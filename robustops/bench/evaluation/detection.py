@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from robustops.bench.evaluation.metrics import (
 )
 from robustops.bench.evaluation.protocol import LEVEL, LEVELS
 from robustops.bench.evaluation.registry import DETECT
-from robustops.bench.evaluation.resampling import Draws, Values, holm, interval, mcnemar
+from robustops.bench.evaluation.resampling import Draws, Values, holm, interval, mcnemar, share_interval
 from robustops.bench.evaluation.rows import Row
 from robustops.bench.run_faults.catalog import CATALOG
 
@@ -29,6 +31,8 @@ DIFFICULTIES = ("easy", "hard")
 FAMILIES = tuple(dict.fromkeys(fault.family for fault in CATALOG.values()))
 #: Methods as they come, without calibration, are rows of their own.
 SHIPPED = "as shipped"
+#: Upper 95 % bound of a Poisson mean of which no event was seen (Garwood 1936): -log(0.025).
+_NO_EVENT = -math.log(0.025)
 _QUANTILES = {"delay_q25": 0.25, "delay_median": 0.5, "delay_q75": 0.75}
 Maker = Callable[..., Row]
 
@@ -45,11 +49,10 @@ def detection_rows(found: Judged, draws: Draws) -> Iterator[Row]:
     for level in LEVELS:
         alarms = found.alarms[level]
         yield make(at("level", level), np.full(1, found.levels[level]))
-        yield make(at("false_alarms", level), _share(found, draws, healthy, alarms), n=len(healthy))
+        yield _share_row(found, draws, make, at("false_alarms", level), healthy, alarms)
         for difficulty in DIFFICULTIES:
             faulty = found.where(kind="fault", difficulty=difficulty)
-            recall = _share(found, draws, faulty, alarms)
-            yield make(at("recall", level), recall, difficulty, n=len(faulty))
+            yield _share_row(found, draws, make, at("recall", level), faulty, alarms, difficulty)
     for difficulty in DIFFICULTIES:
         yield make("auroc", area(found, draws, difficulty), difficulty)
         yield from _narrowed(found, draws, make, difficulty)
@@ -57,13 +60,13 @@ def detection_rows(found: Judged, draws: Draws) -> Iterator[Row]:
     yield from _scores(found, draws, make, alarms)
     for kind in ("benign", "double"):
         places = found.where(kind=kind)
-        yield make(f"alarms_{kind}", _share(found, draws, places, alarms), n=len(places))
+        yield _share_row(found, draws, make, f"alarms_{kind}", places, alarms)
     if found.shipped is not None:
         own = _maker(found, f"{found.method} ({SHIPPED})")
-        yield own(at("false_alarms"), _share(found, draws, healthy, found.shipped), n=len(healthy))
+        yield _share_row(found, draws, own, at("false_alarms"), healthy, found.shipped)
         for difficulty in DIFFICULTIES:
             faulty = found.where(kind="fault", difficulty=difficulty)
-            yield own(at("recall"), _share(found, draws, faulty, found.shipped), difficulty, n=len(faulty))
+            yield _share_row(found, draws, own, at("recall"), faulty, found.shipped, difficulty)
         yield from _scores(found, draws, own, found.shipped)
     if found.first is not None:
         yield from _online(found, draws, make)
@@ -118,7 +121,7 @@ def _narrowed(found: Judged, draws: Draws, make: Maker, difficulty: str) -> Iter
     for name, wanted in asked:
         places = found.where(kind="fault", difficulty=difficulty, **wanted)
         if len(places):
-            yield make(at("recall"), _share(found, draws, places, alarms), difficulty, of=name, n=len(places))
+            yield _share_row(found, draws, make, at("recall"), places, alarms, difficulty, name)
 
 
 def _online(found: Judged, draws: Draws, make: Maker) -> Iterator[Row]:
@@ -126,7 +129,7 @@ def _online(found: Judged, draws: Draws, make: Maker) -> Iterator[Row]:
     assert found.first is not None
     first, end = found.first, found.horizon
     healthy = found.where(kind="healthy")
-    yield make("online_false_alarms", _share(found, draws, healthy, first > 0), n=len(healthy))
+    yield _share_row(found, draws, make, "online_false_alarms", healthy, first > 0)
     onset = np.array([label.onset for label in found.labels])
     struck = np.array([p for p in found.where(kind="fault") if 0 < onset[p] <= end], dtype=np.intp)
     watched = np.concatenate([np.full(len(healthy), end), onset[struck] - 1])
@@ -134,12 +137,15 @@ def _online(found: Judged, draws: Draws, make: Maker) -> Iterator[Row]:
     false = (first[places] > 0) & (first[places] <= watched)
     steps = np.where(false, first[places], watched).astype(np.float64)
     rate = alarm_rate(draws, found.groups_at(places), false.astype(np.float64), steps)
-    yield make("false_alarms_1000_steps", rate, n=int(steps.sum()))
+    row = make("false_alarms_1000_steps", rate, n=int(steps.sum()))
+    # No alarm at all: the exact bound of a Poisson rate, over the steps of each healthy run once.
+    own_steps = end * len({found.labels[place].run_id for place in healthy})
+    yield row if row.estimate else replace(row, high=1000 * _NO_EVENT / own_steps)
     for difficulty in DIFFICULTIES:
         own = np.array([p for p in struck if found.labels[p].difficulty == difficulty], dtype=np.intp)
-        seen = (first[own] >= onset[own]) & (first[own] > 0)
+        yield _share_row(found, draws, make, "online_recall", own, (first > 0) & (first >= onset), difficulty)
+        seen = (first[own] > 0) & (first[own] >= onset[own])
         early = (first[own] > 0) & ~seen
-        yield make("online_recall", _share(found, draws, own, seen, whole=False), difficulty, n=len(own))
         delays = np.where(seen, first[own] - onset[own], np.where(early, 0, end - onset[own])).astype(float)
         for name, quantile in _QUANTILES.items():
             values = delay_quantile(draws, found.groups_at(own), delays, seen.astype(float), quantile)
@@ -181,9 +187,22 @@ def _maker(found: Judged, name: str) -> Maker:
     return make
 
 
-def _share(
-    found: Judged, draws: Draws, places: np.ndarray, hits: np.ndarray, *, whole: bool = True
-) -> Values:
-    """Share of hits at these places. whole: hits are of all runs, else of these alone."""
-    own = hits[places] if whole else hits
-    return share(draws, found.groups_at(places), own.astype(np.float64))
+def _share(found: Judged, draws: Draws, places: np.ndarray, hits: np.ndarray) -> Values:
+    """Share of hits (of all entries) at these places."""
+    return share(draws, found.groups_at(places), hits[places].astype(np.float64))
+
+
+def _share_row(
+    found: Judged,
+    draws: Draws,
+    make: Maker,
+    metric: str,
+    places: np.ndarray,
+    hits: np.ndarray,
+    difficulty: str = "",
+    of: str = "",
+) -> Row:
+    """Row of a share, with an interval that is none of width 0."""
+    row = make(metric, _share(found, draws, places, hits), difficulty, of, len(places))
+    bounds = share_interval(_share(found, draws, places, hits), len(set(found.groups_at(places))))
+    return replace(row, low=bounds.low, high=bounds.high)

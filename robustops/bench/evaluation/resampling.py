@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robustops.bench.campaign.extras import require
 from robustops.seeding import array_generator
-from robustops.tracking.statistics import Interval
+from robustops.tracking.statistics import Interval, wilson
 
 Values = NDArray[np.float64]
 DRAWS = 2000
@@ -62,6 +62,16 @@ def interval(values: Values, level: float = 0.95) -> Interval:
         return Interval(float(values[0]), float("nan"), float("nan"))
     low, high = np.percentile(seen, [50 * (1 - level), 50 * (1 + level)])
     return Interval(float(values[0]), float(low), float(high))
+
+
+def share_interval(values: Values, groups: int) -> Interval:
+    """`interval` of a share, but for one of 0 or 1: every draw has the same then, and Wilson's interval of as
+    many trials as there are groups says what can be known.
+    """
+    found = interval(values)
+    if found.estimate not in (0.0, 1.0) or not groups:
+        return found
+    return wilson(int(found.estimate) * groups, groups)
 
 
 def divided(top: Values, bottom: Values) -> Values:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from robustops.bench.evaluation.detection import DIFFICULTIES, FAMILIES, SHIPPED
@@ -57,6 +58,8 @@ class Cell:
             return "-"
         scale, digits = {"%": (100.0, 1), "n": (1.0, 1), "p": (1.0, 4)}[self.kind]
         estimate, low, high = (f"{scale * number:.{digits}f}" for number in self.value)
+        if self.kind == "p" and self.value.estimate < 1e-4:
+            return "< 0.0001"
         return estimate if math.isnan(self.value.low) else f"{estimate} [{low}, {high}]"
 
     def plain(self) -> Any:
@@ -85,8 +88,8 @@ class EvaluationTable:
             if previous not in (None, row[0]) and self.left > 1:
                 table.add_section()
             previous = row[0]
-            table.add_row(*map(str, row))
-        table.caption, table.caption_justify = self.note or None, "left"
+            table.add_row(*(escape(str(cell)) for cell in row))
+        table.caption, table.caption_justify = escape(self.note) or None, "left"
         return table
 
     def markdown(self) -> str:
@@ -179,7 +182,7 @@ class _Maker:
         facts = self.found.facts
         tested = ", ".join(f"{count} {kind}" for kind, count in facts["tested_runs"].items())
         parts = [
-            f"{facts['partitions']} partitions; in the first: {facts['profile_runs']} healthy runs to learn "
+            f"Partitions: {facts['partitions']}; in the first: {facts['profile_runs']} healthy runs to learn "
             f"from, {facts['calibration_runs']} to calibrate on, tested: {tested}",
             f"95 % intervals: bootstrap over {facts['tested_groups']} seed groups, "
             f"{facts['bootstrap_draws']:,} draws",

@@ -29,6 +29,7 @@ from robustops.bench.evaluation.registry import DETECT, Method, chosen
 from robustops.bench.evaluation.runs import Runs
 from robustops.errors import ConfigError
 from robustops.monitor.diagnoser import novelty
+from robustops.monitor.panel import Panel
 from robustops.monitor.verdict import UNKNOWN
 from robustops.seeding import child_seed
 from robustops.tracking.files import atomic_write_bytes
@@ -175,14 +176,27 @@ def _detected(runs: Runs, unit: Unit, seed: int) -> tuple[dict[str, Any], Arrays
     detector.fit([runs.panel(name, unit.horizon, unit.tier) for name in unit.partition.profile])
     names = [*unit.partition.calibration, *unit.partition.test]
     panels = [runs.panel(name, unit.horizon, unit.tier) for name in names]
-    many = getattr(detector, "scores", None)
-    scores = np.asarray(many(panels) if many else [detector.score(p) for p in panels], dtype=np.float64)
+    scores, steps = _scored(detector, panels)
     if np.isnan(scores).any():
         raise RuntimeError(f"{unit.method} gave NaN for {names[int(np.isnan(scores).argmax())]}")
     arrays = {"run_ids": np.array(names), "scores": scores}
-    if hasattr(detector, "step_scores"):
-        arrays["steps"] = _padded([detector.step_scores(panel) for panel in panels])
+    if steps:
+        arrays["steps"] = _padded(steps)
     return {"threshold": _own_threshold(detector)}, arrays
+
+
+def _scored(detector: Any, panels: Sequence[Panel]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Score of each run, and its step scores where the detector has them. Both of a run follow each other, so
+    that a detector need compute what they share only once.
+    """
+    online, many = hasattr(detector, "step_scores"), getattr(detector, "scores", None)
+    scores, steps = [], []
+    for panel in panels:
+        if online:
+            steps.append(detector.step_scores(panel))
+        if many is None:
+            scores.append(detector.score(panel))
+    return np.asarray(scores if many is None else many(panels), dtype=np.float64), steps
 
 
 def _own_threshold(detector: Any) -> float | None:

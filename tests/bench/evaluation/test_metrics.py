@@ -18,7 +18,15 @@ from robustops.bench.evaluation.metrics import (
     precision,
     share,
 )
-from robustops.bench.evaluation.resampling import Draws, divided, draw_groups, holm, interval, mcnemar
+from robustops.bench.evaluation.resampling import (
+    Draws,
+    divided,
+    draw_groups,
+    holm,
+    interval,
+    mcnemar,
+    share_interval,
+)
 from robustops.seeding import array_generator
 
 ONE = np.ones(1)
@@ -148,6 +156,16 @@ def test_intervals_over_groups_are_wider_than_over_runs_that_repeat_each_other()
 def test_an_interval_needs_an_estimate_and_passes_over_empty_draws():
     assert math.isnan(interval(np.array([np.nan, 1.0])).low)
     assert interval(np.array([1.0, np.nan, 1.0, 1.0])) == (1.0, 1.0, 1.0)
+
+
+def test_a_share_of_nothing_has_an_interval():
+    draws = draw_groups(dict.fromkeys(range(30), "a"), 0, 40)
+    none = share_interval(share(draws, list(range(30)), np.zeros(30)), 30)
+    assert none.estimate == none.low == 0.0 and none.high == pytest.approx(
+        0.1135, abs=1e-3
+    )  # Wilson, 0 of 30
+    some = share(draws, list(range(30)), np.arange(30) < 3)
+    assert share_interval(some, 30) == interval(some)
 
 
 def test_mcnemar_by_hand():

@@ -76,7 +76,6 @@ class OmniAnomaly(WindowDetector):
     """Negative log-likelihood of a row a column, with the latents at their mean."""
 
     name = "omni_anomaly"
-    epochs = 12
 
     def _build(self, columns: int) -> None:
         self._network = _Network(columns)

@@ -80,7 +80,7 @@ def test_seeds_repeat_a_network_and_leave_the_global_generator_alone():
     scores = []
     for seed in (0, 0, 1):
         detector = method.make(seed)
-        detector.epochs = 1
+        detector.updates = 1
         detector.fit(healthy_panels(6))
         scores.append(detector.score(healthy_panel(50)))
     assert scores[0] == scores[1] != scores[2]

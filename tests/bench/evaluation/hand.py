@@ -43,7 +43,7 @@ def draws():
 
 
 def detected(first_above, scores, method="reward_z"):
-    """A detector whose step score passes 1 at the given step (0: never), where calibration runs stay below."""
+    """A detector whose step score passes 1 at the given step (0: never); calibration runs stay below."""
     names = (*CALIBRATION, *TESTED)
     steps = np.full((len(names), STEPS), 0.5, dtype=np.float32)
     for name, step in first_above.items():

@@ -477,10 +477,12 @@ class BenchSettings(CommandSettings):
     folder of the tables and figures; partial: make the tables though runs are missing; types: of the run
     faults and of healthy | fault | benign | double (null: everything); seeds: only the first so many seed
     groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of one
-    thread each, 0 = one a core; seed: of the plan, another one is another campaign.
+    thread each, 0 = one a core; seed: of the plan, another one is another campaign;
+    methods: detectors and diagnosers to evaluate (null: all); partitions: of the data set, how many; final:
+    evaluate on the held-out seed groups, once.
     """
 
-    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures")
+    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate")
     campaign: str = "outputs/faultbench"
     dataset: str = "data/rft_faultbench"
     partial: bool = False
@@ -489,6 +491,9 @@ class BenchSettings(CommandSettings):
     shard: int = at_least(0, 0)
     shards: int = at_least(1, 1)
     workers: int = at_least(0, 0)
+    methods: list[str] | None = None
+    partitions: int = at_least(1, 5)
+    final: bool = False
 
 
 @dataclass

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robustops.commands import bench_dataset as dataset_stages
+from robustops.commands import bench_evaluate as evaluate_stage
 from robustops.commands.machine import cores
 from robustops.commands.runner import Context
 from robustops.errors import TrainingError
@@ -83,6 +84,7 @@ STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {
     "campaign": campaign,
     "pilot": pilot,
     **dataset_stages.STAGES,
+    **evaluate_stage.STAGES,
 }
 
 

@@ -1,0 +1,1 @@
+"""Detectors and diagnosers held against the benchmark's data set, under one protocol."""

@@ -1,0 +1,101 @@
+"""`robustops bench stage=evaluate`: detectors and diagnosers on the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from robustops.commands.machine import cores
+from robustops.settings import BenchSettings
+
+#: Numbers of each method that are part of the command's JSON; all of them are in rows.json.
+HEADLINES = (
+    *("auroc", "recall@5", "false_alarms@5", "balanced_f1", "paper_f1", "delay_median"),
+    *("false_alarms_1000_steps", "type_f1", "family_f1", "end_to_end_type_f1", "open_set_auroc"),
+)
+
+
+def evaluate(settings: BenchSettings) -> dict[str, Any]:
+    """Evaluate the methods, write tables and figures; returns where they are and the headline numbers."""
+    from robustops.bench.campaign.dataset import load
+    from robustops.bench.evaluation import evaluate as work
+    from robustops.bench.evaluation import figures, registry, remediation
+    from robustops.bench.evaluation import tables as paper
+    from robustops.bench.evaluation.runs import Runs
+
+    campaign, dataset = Path(settings.campaign).absolute(), Path(settings.dataset).absolute()
+    methods = registry.chosen(settings.methods)
+    swept = registry.swept(methods)
+    request = work.Request(
+        dataset,
+        campaign / "evaluation",
+        tuple(methods),
+        settings.partitions,
+        settings.final,
+        sweep=tuple(method.name for method in swept),
+        seed=settings.seed,
+        workers=settings.workers or cores(),
+    )
+    with _progress(settings) as tell:
+        found = work.evaluate(request, tell)
+    loaded = load(dataset)
+    cases = remediation.read_cases(campaign)
+    table_5 = remediation.remediation_table(cases, Runs(loaded).labels, settings.seed, request.draws)
+    all_tables = paper.tables(found, request, [table_5])
+    paths = paper.write(all_tables, found, request.folder / "tables")
+    drawn = figures.draw(
+        loaded, found.rows, swept, request.tiers[-1], cases, campaign, request.folder / "figures"
+    )
+    if settings.format == "text":
+        _show(all_tables, request.folder, drawn)
+    return {
+        "stage": "evaluate",
+        **found.facts,
+        "reference": found.reference,
+        "not_installed": found.absent,
+        "refused": found.refused,
+        "tables": [str(path) for path in paths],
+        "figures": [str(path) for path in drawn],
+        "rows": [row.to_dict() for row in found.rows.rows if row.metric in HEADLINES and not row.of],
+    }
+
+
+class _progress:
+    """Tells of finished units, on a terminal's standard error."""
+
+    def __init__(self, settings: BenchSettings) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not settings.progress)
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bar.start()
+        return lambda done, of: self._bar.update(self._task, completed=done, total=of)
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
+    from rich.console import Console
+
+    from robustops.commands.show import place, show_line
+
+    # Wide tables are for reading in a pager or a file: they are not folded to the terminal.
+    console = Console(width=200)
+    for table in all_tables:
+        if table.rows:
+            console.print(table.rich())
+        else:
+            show_line(f"{table.title}: {table.note}")
+    show_line(f"tables: {place(folder / 'tables' / 'tables.md')}")
+    for path in drawn:
+        show_line(f"figure: {place(path)}")
+
+
+#: By name; takes the command's settings and returns what format=json prints.
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"evaluate": evaluate}

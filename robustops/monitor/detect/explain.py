@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustops.monitor.detect import pairs, statistics
-from robustops.monitor.detect.model import Model
+from robustops.monitor.detect.model import VIEWS, Model
 from robustops.monitor.detect.profile import invariant_of
 from robustops.monitor.panel import Panel, Series
 from robustops.monitor.verdict import Evidence
@@ -18,7 +18,7 @@ from robustops.monitor.verdict import Evidence
 NOTABLE = 5.0
 #: Pieces of evidence about signals at most, the strongest ones.
 MOST = 8
-_VIEWS = ("level", "partial", "across")
+_KINDS = ("scan", "cusum")
 _WORDS = {
     "level": "against healthy runs at this step",
     "partial": "against what the step's other signals tell of it",
@@ -39,9 +39,9 @@ def explain(
 ) -> Explanation:
     """surprises: (T, K) of each kind of statistic of the panel; broken: evidence of exact invariants."""
     residuals = model.residuals(panel)
-    moved = [_movement(model, kind, surprises[kind], residuals[kind]) for kind in _VIEWS]
+    moved = [_movement(model, view, surprises, residuals[view]) for view in VIEWS]
     best: dict[int, _Moved] = {}
-    for found in (one for kind in moved for one in kind):
+    for found in (one for view in moved for one in view):
         if found.surprise > best.get(found.signal, _NOTHING).surprise:
             best[found.signal] = found
     strongest = sorted(best.values(), key=lambda one: -one.surprise)[:MOST]
@@ -66,15 +66,17 @@ class _Moved:
 _NOTHING = _Moved(-1, "", 0, 0, 0.0)
 
 
-def _movement(model: Model, kind: str, surprises: Series, residuals: Series) -> list[_Moved]:
-    """Every signal that is notable by a kind of residual."""
-    count = len(model.signals)
-    by_signal = surprises.reshape(len(surprises), -1, count).max(axis=1)
+def _movement(model: Model, view: str, surprises: Mapping[str, Series], residuals: Series) -> list[_Moved]:
+    """Every signal that is notable in a view."""
+    made = [
+        surprises[f"{view} {kind}"].reshape(*residuals.shape[:1], -1, len(model.signals)) for kind in _KINDS
+    ]
+    by_signal = np.concatenate(made, axis=1).max(axis=1)
     found = []
     for signal in np.flatnonzero((by_signal > NOTABLE).any(axis=0)):
         row = int((by_signal[:, signal] > NOTABLE).argmax())
-        start = statistics.onset(residuals[:, signal])
-        found.append(_Moved(int(signal), kind, row, min(start, row), float(by_signal[:, signal].max())))
+        start = statistics.onset(residuals[: row + 1, signal])
+        found.append(_Moved(int(signal), view, row, start, float(by_signal[:, signal].max())))
     return found
 
 

@@ -14,10 +14,10 @@ from robustops.monitor.detect.profile import Profile, stage_of
 from robustops.monitor.detect.residuals import Relations
 from robustops.monitor.panel import Panel, Series
 
-#: Kinds of statistics that each signal has of its own.
-BY_SIGNAL = ("level", "partial", "across", "spread", "cusum")
-#: Windows of squares: a single one says what its level says.
-SPREAD_WINDOWS = (5, 10, 20, 0)
+#: Residuals of each signal, see `residuals`.
+VIEWS = ("level", "partial", "across")
+#: Kinds of statistics: two of each view, and T2 and Q of whole steps.
+KINDS = (*(f"{view} {kind}" for view in VIEWS for kind in ("scan", "cusum")), "whole")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Model:
         return self.profile.signals
 
     def residuals(self, panel: Panel) -> dict[str, Series]:
-        """(T, C) each: level, partial, across."""
+        """(T, C) of each view."""
         levels = self.profile.residuals(panel)
         return {
             "level": levels,
@@ -49,16 +49,16 @@ class Model:
         }
 
     def statistics(self, panel: Panel) -> dict[str, Series]:
-        """(T, K) each, never NaN, larger: less healthy. Of a kind in `BY_SIGNAL`, K is windows x signals."""
+        """(T, K) of each kind, never NaN, larger: less healthy. Of a view, K is windows x signals or signals."""
+        made: dict[str, Series] = {}
         found = self.residuals(panel)
-        made = {kind: _scans(values, statistics.WINDOWS) for kind, values in found.items()}
-        level = found["level"]
-        squares = [statistics.spread(np.clip(level, -4, 4), length) for length in SPREAD_WINDOWS]
-        made["spread"] = np.concatenate(squares, axis=1)
-        made["cusum"] = np.maximum(*statistics.cusum(level))
-        whole = np.stack(self.relations.distances(level), axis=1)
-        parts = [statistics.scan(whole, length) for length in statistics.WINDOWS]
-        made["whole"] = np.concatenate([*parts, statistics.criticism(level)[:, None]], axis=1)
+        for view, values in found.items():
+            scans = [np.abs(statistics.scan(values, length)) for length in statistics.WINDOWS]
+            made[f"{view} scan"] = np.concatenate(scans, axis=1)
+            made[f"{view} cusum"] = np.maximum(*statistics.cusum(values))
+        whole = self.relations.distances(found["level"])
+        scans = [statistics.scan(whole, length) for length in statistics.WINDOWS]
+        made["whole"] = np.concatenate(scans, axis=1)
         return made
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +69,3 @@ class Model:
     def from_dict(cls, body: Mapping[str, Any]) -> Model:
         """The inverse of `to_dict`."""
         return cls(Profile.from_dict(body["profile"]), Relations.from_dict(body["relations"]))
-
-
-def _scans(values: Series, windows: Sequence[int]) -> Series:
-    return np.concatenate([np.abs(statistics.scan(values, length)) for length in windows], axis=1)

@@ -2,8 +2,8 @@
 
     1. exact      invariants that all runs of the profile hold (`invariants_exact`): one broken step is enough
     2. residuals  of each signal: level, partial, across (`residuals`)
-    3. statistics of each of them: scans over windows of several lengths, squares, cumulative sums; of the
-                  whole step: T2, Q, higher criticism (`statistics`)
+    3. statistics of each of them: scans over windows of several lengths, two-sided cumulative sums; of the
+                  whole step: T2 and Q (`statistics`)
     4. surprise   of each statistic: by its largest value in profile runs that its residuals were not learned
                   from (`tails`), by cross-fitting. A statistic that is wild in healthy runs says little
     5. parts      the largest surprise within each kind of statistic, again held against profile runs: kinds
@@ -27,7 +27,7 @@ from robustops.errors import ConfigError
 from robustops.monitor.detect import invariants_exact
 from robustops.monitor.detect.explain import Explanation, explain
 from robustops.monitor.detect.files import read_versioned, write_versioned
-from robustops.monitor.detect.model import BY_SIGNAL, Model
+from robustops.monitor.detect.model import KINDS, Model
 from robustops.monitor.detect.tails import Tails
 from robustops.monitor.panel import Panel, Series
 from robustops.monitor.verdict import Evidence
@@ -38,11 +38,8 @@ KIND = "fitted detector"
 EXACT = 1000.0
 #: Parts of the profile that are scored by the others in turn.
 FOLDS = 5
-#: Signals whose mean surprise is the part `breadth`.
-BROAD = 5
 #: Profile runs below which there is nothing to cross-fit.
 LEAST_RUNS = 6
-KINDS = (*BY_SIGNAL, "whole", "breadth")
 
 
 @dataclass(frozen=True)
@@ -95,15 +92,14 @@ class OwnDetector:
         tails = {kind: Tails.fit(values) for kind, values in maxima.items()}
         made = {kind: tails[kind].surprise(values) for kind, values in maxima.items()}
         armed = invariants_exact.armed(profile) if self.exact else ()
-        parts = Tails.fit(self._joined(made, len(model.signals)), least=1.0, scale=1.0)
+        parts = Tails.fit(self._joined(made), least=1.0, scale=1.0)
         self._fitted = Fitted(model, tails, parts, armed)
 
     def parts(self, panel: Panel) -> Series:
         """(T, parts) in the order of `kinds`: about -log of the share of healthy runs that have as much at
         any of their steps.
         """
-        fitted = self.fitted
-        return fitted.parts.surprise(self._joined(fitted.surprises(panel), len(fitted.model.signals)))
+        return self.fitted.parts.surprise(self._joined(self.fitted.surprises(panel)))
 
     def step_scores(self, panel: Panel) -> Series:
         """(T,) the score of each step, from what was known by then."""
@@ -154,13 +150,9 @@ class OwnDetector:
         )
         return detector
 
-    def _joined(self, surprises: Mapping[str, Series], signals: int) -> Series:
+    def _joined(self, surprises: Mapping[str, Series]) -> Series:
         """(..., K) of each kind -> (..., parts)."""
-        columns = [
-            _breadth(surprises, signals) if kind == "breadth" else surprises[kind].max(axis=-1)
-            for kind in self.kinds
-        ]
-        return np.stack(columns, axis=-1)
+        return np.stack([surprises[kind].max(axis=-1) for kind in self.kinds], axis=-1)
 
 
 def _cross_fitted(profile: Sequence[Panel], signals: Sequence[str]) -> dict[str, Series]:
@@ -173,12 +165,3 @@ def _cross_fitted(profile: Sequence[Panel], signals: Sequence[str]) -> dict[str,
             found = model.statistics(profile[place])
             made[place] = {kind: values.max(axis=0) for kind, values in found.items()}
     return {kind: np.stack([own[kind] for own in made]) for kind in made[0]}
-
-
-def _breadth(surprises: Mapping[str, Series], signals: int) -> Series:
-    """(...,) mean of the largest surprises of single signals."""
-    kinds = [surprises[kind] for kind in ("level", "partial", "across")]
-    by_signal = [values.reshape(*values.shape[:-1], -1, signals).max(axis=-2) for values in kinds]
-    largest = np.sort(np.maximum.reduce(by_signal), axis=-1)[..., -min(BROAD, signals) :]
-    found: Series = largest.mean(axis=-1)
-    return found

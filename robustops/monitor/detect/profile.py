@@ -32,7 +32,7 @@ LEAST_RUNS = 3
 #: Settings of a run, not signals: what they explain is taken out.
 SETTINGS = ("lr", "kl_coef")
 #: Residuals are cut here: one value that is infinitely wrong must not hide how the others move.
-CUT = 15.0
+CUT = 8.0
 #: How far beyond the profile the regression is used, as a logarithm: a factor of 4.5, as rates decay.
 _BEYOND = 1.5
 #: Penalty of the regression on settings, in rows of the profile.

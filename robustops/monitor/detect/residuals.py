@@ -12,13 +12,14 @@ own start  the same as level, but against the run's own first steps: for runs of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robustops.monitor.detect.profile import CUT
 from robustops.monitor.panel import Series
 
 #: Steps at a run's start that stand for its healthy state.
@@ -64,41 +65,42 @@ class Relations:
         return cls(covariance, factors, np.asarray(blocks, dtype=np.int64))
 
     def partial(self, levels: Series) -> Series:
-        """(T, C) levels -> (T, C) partial residuals, NaN where the level is. What no step of the panel
-        observes is left out of the relations altogether.
+        """(T, C) levels -> (T, C) partial residuals, NaN where the level is: what a step does not observe is
+        left out of its relations.
         """
-        seen = observed(levels)
         out = np.full(levels.shape, np.nan)
-        if seen.any():
+        for rows, seen in _patterns(levels):
             precision = np.linalg.inv(self.covariance[np.ix_(seen, seen)])
-            found = usual(levels[:, seen]) @ precision / np.sqrt(np.diag(precision))
-            out[:, seen] = np.where(np.isnan(levels[:, seen]), np.nan, found)
-        return out
+            values = usual(levels[np.ix_(rows, seen)])
+            out[np.ix_(rows, seen)] = values @ precision / np.sqrt(np.diag(precision))
+        found: Series = np.clip(out, -CUT, CUT)
+        return found
 
     def across(self, levels: Series) -> Series:
         """(T, C) levels -> (T, C) of variance 1 for a normal distribution; NaN as in `partial`."""
         out = np.full(levels.shape, np.nan)
-        seen = observed(levels)
-        values = usual(levels)
-        for block in np.unique(self.blocks[seen]):
-            own, other = seen & (self.blocks == block), seen & (self.blocks != block)
-            mixed = self.covariance[np.ix_(own, other)]
-            slopes = np.linalg.solve(self.covariance[np.ix_(other, other)], mixed.T)
-            left = np.diag(self.covariance[np.ix_(own, own)]) - (mixed.T * slopes).sum(axis=0)
-            out[:, own] = (values[:, own] - values[:, other] @ slopes) / np.sqrt(left)
-        return np.where(np.isnan(levels), np.nan, out)
+        for rows, seen in _patterns(levels):
+            for block in np.unique(self.blocks[seen]):
+                own, other = seen[self.blocks[seen] == block], seen[self.blocks[seen] != block]
+                mixed = self.covariance[np.ix_(own, other)]
+                slopes = np.linalg.solve(self.covariance[np.ix_(other, other)], mixed.T)
+                left = np.diag(self.covariance[np.ix_(own, own)]) - (mixed.T * slopes).sum(axis=0)
+                told = usual(levels[np.ix_(rows, other)]) @ slopes
+                out[np.ix_(rows, own)] = (usual(levels[np.ix_(rows, own)]) - told) / np.sqrt(left)
+        found: Series = np.clip(out, -CUT, CUT)
+        return found
 
-    def distances(self, levels: Series) -> tuple[Series, Series]:
-        """(T,) Hotelling's T2 of the common factors and Q of the rest, each in healthy deviations of its own
-        (cube root of Wilson and Hilferty: about normal).
+    def distances(self, levels: Series) -> Series:
+        """(T, 2) Hotelling's T2 of the common factors and Q of the rest, each in healthy deviations of its
+        own (cube root of Wilson and Hilferty: about normal). NaN where nothing was observed.
         """
-        seen = observed(levels)
-        if not seen.any():
-            return np.zeros(len(levels)), np.zeros(len(levels))
-        values, vectors = np.linalg.eigh(self.covariance[np.ix_(seen, seen)])
-        scores = (usual(levels[:, seen]) @ vectors) ** 2 / values
-        count = min(self.factors, len(values))
-        return _normal(scores[:, -count:]), _normal(scores[:, : len(values) - count])
+        out = np.full((len(levels), 2), np.nan)
+        for rows, seen in _patterns(levels):
+            values, vectors = np.linalg.eigh(self.covariance[np.ix_(seen, seen)])
+            scores = (usual(levels[np.ix_(rows, seen)]) @ vectors) ** 2 / values
+            count = min(self.factors, len(values))
+            out[rows, 0], out[rows, 1] = _normal(scores[:, -count:]), _normal(scores[:, :-count])
+        return out
 
     def to_dict(self) -> dict[str, Any]:
         """In JSON values."""
@@ -119,10 +121,12 @@ def usual(levels: Series) -> Series:
     return np.clip(np.nan_to_num(levels), -_USUAL, _USUAL)
 
 
-def observed(levels: Series) -> NDArray[np.bool_]:
-    """(C,) whether any step has a value."""
-    found: NDArray[np.bool_] = np.asarray((~np.isnan(levels)).any(axis=0))
-    return found
+def _patterns(levels: Series) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Steps that observe the same signals, and these signals; steps that observe none are left out."""
+    patterns, which = np.unique(~np.isnan(levels), axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        if pattern.any():
+            yield np.flatnonzero(which.reshape(-1) == number), np.flatnonzero(pattern)
 
 
 def _normal(squares: Series) -> Series:

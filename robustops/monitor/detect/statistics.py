@@ -1,15 +1,14 @@
 """Running statistics of residuals, all causal: the value of a step depends on no later row.
 
 scan       mean over the last 1, 3, 5, 10, 20 or all steps, in deviations of such a mean
-spread     the same of the squares: a signal that strays both ways, or now and then, has no mean
 cusum      Page's two-sided cumulative sum: how long and far a signal has been on one side
-exceeding  share of the last steps at which a value was beyond a limit, against the expected share
-criticism  Tukey's higher criticism over signals: more of them are a little out than chance allows
+onset      where the cumulative sum that ends highest began to rise
+
+Tried on the benchmark's pilot and left out, since they detected no further run: sums of squares, counts of
+exceedances, higher criticism over signals, change against the run's own past.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -32,11 +31,6 @@ def scan(values: Series, length: int) -> Series:
     return np.where(enough, total / np.sqrt(np.maximum(count, 1)), 0.0)
 
 
-def spread(values: Series, length: int) -> Series:
-    """(T, ...) scan of squares, centred and scaled as those of a normal distribution."""
-    return scan((values**2 - 1) / math.sqrt(2), length)
-
-
 def cusum(values: Series, drift: float = DRIFT) -> tuple[Series, Series]:
     """(T, ...) -> upper and lower cumulative sums, both >= 0; a step that was not observed leaves them."""
     upper, lower = np.zeros_like(values), np.zeros_like(values)
@@ -47,31 +41,6 @@ def cusum(values: Series, drift: float = DRIFT) -> tuple[Series, Series]:
         low = np.where(seen, np.maximum(0.0, low - np.nan_to_num(row) - drift), low)
         upper[step], lower[step] = high, low
     return upper, lower
-
-
-def exceeding(values: Series, limit: float, expected: float, length: int) -> Series:
-    """(T, ...) -> (T, ...) binomial deviations of the number of |values| > limit in a window; expected: share
-    of healthy values there.
-    """
-    hits = np.where(np.isnan(values), np.nan, np.abs(values) > limit)
-    return scan((hits - expected) / math.sqrt(expected * (1 - expected)), length)
-
-
-def criticism(values: Series, share: float = 0.5) -> Series:
-    """(T, C) normal values -> (T,) higher criticism of the smallest `share` of two-sided p-values.
-
-    Donoho and Jin (2004). p-values below 1 / C are left out: a single signal has statistics of its own.
-    """
-    out = np.zeros(len(values))
-    for step, row in enumerate(values):
-        p = np.sort(_two_sided(row[~np.isnan(row)]))
-        count = len(p)
-        rank = np.arange(1, count + 1)
-        used = (rank <= share * count) & (p >= 1 / max(count, 1)) & (p < 1)
-        if used.any():
-            fraction = rank[used] / count
-            out[step] = max(0.0, float((math.sqrt(count) * (fraction - p[used]) / _sd(p[used])).max()))
-    return out
 
 
 def onset(values: Series, drift: float = DRIFT) -> int:
@@ -89,17 +58,3 @@ def _window(values: Series, length: int) -> Series:
     if 0 < length < len(values):
         total[length:] = total[length:] - total[:-length].copy()
     return total
-
-
-#: Two-sided p-values of a normal distribution on a grid: numpy has no error function.
-_GRID = np.linspace(0.0, 9.0, 1801)
-_P_VALUES = np.array([math.erfc(value / math.sqrt(2)) for value in _GRID])
-
-
-def _two_sided(values: Series) -> Series:
-    found: Series = np.interp(np.abs(values), _GRID, _P_VALUES)
-    return found
-
-
-def _sd(p: Series) -> Series:
-    return np.sqrt(np.maximum(p * (1 - p), 1e-12))

@@ -6,7 +6,8 @@ import pytest
 from robustops.errors import ConfigError
 from robustops.monitor import schema
 from robustops.monitor.detect.conformal import Calibration
-from robustops.monitor.detect.own import EXACT, KINDS, OwnDetector
+from robustops.monitor.detect.model import KINDS
+from robustops.monitor.detect.own import EXACT, OwnDetector
 from robustops.monitor.panel import Panel
 from tests.monitor.detect.runs import changed, run, runs, shifted
 
@@ -141,12 +142,12 @@ def test_it_survives_a_file(detector: OwnDetector, tmp_path) -> None:
 
 
 def test_kinds_of_statistics_can_be_left_out() -> None:
-    only = OwnDetector(["cusum"], exact=False)
+    only = OwnDetector(["level cusum"], exact=False)
     only.fit(runs(12))
     assert only.parts(run(520)).shape == (40, 1)
     with pytest.raises(ConfigError, match="not loudness"):
         OwnDetector(["loudness"])
-    assert set(KINDS) >= {"level", "partial", "across"}
+    assert set(KINDS) >= {"level scan", "partial cusum", "whole"}
 
 
 def test_wrong_order_and_too_few_runs_are_refused() -> None:

@@ -38,12 +38,6 @@ def test_scan_by_hand() -> None:
     assert np.allclose(statistics.scan(values, 0)[:, 0], [3.0, 4 / math.sqrt(2), 4 / math.sqrt(2), 0.0])
 
 
-def test_spread_sees_what_has_no_mean() -> None:
-    values = np.tile([[3.0], [-3.0]], (10, 1))
-    assert abs(statistics.scan(values, 10)).max() <= 3
-    assert statistics.spread(values, 10).max() == pytest.approx(8 / math.sqrt(2) * math.sqrt(10))
-
-
 def test_cusum_by_hand_and_a_missing_step_changes_nothing() -> None:
     upper, lower = statistics.cusum(np.array([[1.0], [np.nan], [2.0], [-3.0], [-3.0]]), drift=0.5)
     assert upper[:, 0].tolist() == [0.5, 0.5, 2.0, 0.0, 0.0]
@@ -58,33 +52,10 @@ def test_onset_is_where_the_rise_began() -> None:
     assert statistics.onset(np.array([np.nan, 5.0, 5.0])) == 1
 
 
-def slow_criticism(row: np.ndarray) -> float:
-    p = sorted(math.erfc(abs(value) / math.sqrt(2)) for value in row if not math.isnan(value))
-    best, count = 0.0, len(p)
-    for rank, value in enumerate(p, start=1):
-        if rank <= count / 2 and value >= 1 / count:
-            best = max(best, math.sqrt(count) * (rank / count - value) / math.sqrt(value * (1 - value)))
-    return best
-
-
-def test_criticism_is_the_slow_one_and_sees_many_weak_signals() -> None:
-    values = noise(20, 40)
-    assert np.allclose(statistics.criticism(values), [slow_criticism(row) for row in values], rtol=1e-3)
-    rows = np.zeros((2, 40))
-    rows[1, :15] = 1.6
-    found = statistics.criticism(rows)
-    assert found[0] == 0 and found[1] > 2
-
-
 @pytest.mark.parametrize("length", [1, 5, 0])
 def test_all_are_causal(length: int) -> None:
     values = noise()
     later = values.copy()
     later[20:] = 9.0
-    for statistic in (
-        lambda v: statistics.scan(v, length),
-        lambda v: statistics.spread(v, length),
-        lambda v: statistics.cusum(v)[0],
-        statistics.criticism,
-    ):
+    for statistic in (lambda v: statistics.scan(v, length), lambda v: statistics.cusum(v)[0]):
         assert np.array_equal(statistic(values)[:20], statistic(later)[:20])

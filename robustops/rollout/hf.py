@@ -25,8 +25,8 @@ from robustops.rollout.prefix_stats import PrefixStats
 from robustops.rollout.sampler import Completion, NamedWeights, Request
 from robustops.rollout.slot_cache import SlotCache, cache_argument
 
-#: Tokens of a history that is worth being stored once for several sessions. Reading it takes more operations:
-#: below some hundred tokens, in episodes that soon are several times as long, these cost more than they spare.
+#: Tokens of a history that is worth being stored once for several sessions. Reading it takes more operations;
+#: in episodes that soon are several times as long as a short prompt, these cost more than they spare.
 MIN_PREFIX = 512
 
 

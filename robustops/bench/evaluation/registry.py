@@ -69,6 +69,8 @@ def _diagnoser(name: str, where: str) -> Method:
 
 #: In the order of the tables.
 METHODS: tuple[Method, ...] = (
+    Method("own", DETECT, "robustops.monitor.detect.own:OwnDetector"),
+    Method("ivs_paper", DETECT, "robustops.monitor.detect.ivs_paper:IVSPaper"),
     _detector("isolation_forest", "classical:IsolationForest"),
     _detector("lof", "classical:LocalOutlierFactor"),
     _detector("knn", "classical:NearestNeighbours"),

@@ -506,7 +506,7 @@ class MonitorCommandSettings(CommandSettings):
 
     source: str | None = None
     source_format: str = one_of(
-        *("auto", "ours", "wandb", "tensorboard", "trl", "verl", "openrlhf", "jsonl", "csv")
+        *("auto", "ours", "wandb", "tensorboard", "verl", "openrlhf", "trl", "jsonl", "csv")
     )
     kl_estimator: str = one_of("unknown", "k1", "k3")
     follow: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,20 +36,20 @@ def run(settings: MonitorCommandSettings, context: Context) -> dict[str, Any]:
         draw(_judged(imported.panel, settings), verdict, Path(settings.plot), Path(settings.source).name)
     if settings.format == "text":
         _show(imported, verdict, settings)
-    return report(settings.source, imported, verdict)
+    return report(imported, verdict, settings)
 
 
-def report(source: str, imported: Imported, verdict: Verdict) -> dict[str, Any]:
+def report(imported: Imported, verdict: Verdict, settings: MonitorCommandSettings) -> dict[str, Any]:
     """What `format=json` prints."""
     panel = imported.panel
     return {
-        "source": source,
+        "source": settings.source,
         "format": imported.format,
         "names": imported.names,
         "rows": len(panel),
         "steps": [int(panel.steps[0]), int(panel.steps[-1])],
         **verdict.to_dict(),
-        "not_observed_because": unseen(panel) if verdict.verdict == "not_observed" else [],
+        "not_observed_because": _reasons(imported, verdict, settings),
         "notes": list(imported.notes),
         "unmapped": dict(imported.unmapped),
     }
@@ -112,9 +113,11 @@ def _followed(settings: MonitorCommandSettings, profile: Sequence[Panel]) -> tup
 
 def _size(path: Path) -> int:
     """Bytes of a file, or of all files below a folder: what grows when a row comes."""
-    if path.is_dir():
-        return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    return path.stat().st_size if path.exists() else 0
+    total = 0
+    for entry in path.rglob("*") if path.is_dir() else [path]:
+        with contextlib.suppress(FileNotFoundError):  # checkpoints come and go
+            total += entry.stat().st_size
+    return total
 
 
 def _line(imported: Imported, verdict: Verdict) -> str:
@@ -123,6 +126,10 @@ def _line(imported: Imported, verdict: Verdict) -> str:
     newest = max(verdict.evidence, key=lambda evidence: evidence.step, default=None)
     because = f" - {newest.text}" if newest is not None else ""
     return f"step {step}: {headline(verdict)}{because}"
+
+
+def _reasons(imported: Imported, verdict: Verdict, settings: MonitorCommandSettings) -> list[str]:
+    return unseen(_judged(imported.panel, settings)) if verdict.verdict == "not_observed" else []
 
 
 def _judged(panel: Panel, settings: MonitorCommandSettings) -> Panel:
@@ -140,7 +147,9 @@ def _show(imported: Imported, verdict: Verdict, settings: MonitorCommandSettings
         f"{len(panel.columns)} columns"
     )
     show_line(f"verdict: {headline(verdict)}")
-    _show_diagnosis(imported, verdict)
+    for reason in _reasons(imported, verdict, settings):
+        show_line(f"  {reason}")
+    _show_diagnosis(verdict)
     if verdict.evidence:
         rows = [(e.step, e.column, f"{e.value:.4g}", _range(e.low, e.high), e.text) for e in verdict.evidence]
         show_table(("step", "signal", "value", "expected", "what"), rows, "evidence, first mover first")
@@ -158,10 +167,7 @@ def _show(imported: Imported, verdict: Verdict, settings: MonitorCommandSettings
         show_line(f"plot: {place(Path(settings.plot))}")
 
 
-def _show_diagnosis(imported: Imported, verdict: Verdict) -> None:
-    if verdict.verdict == "not_observed":
-        for reason in unseen(imported.panel):
-            show_line(f"  {reason}")
+def _show_diagnosis(verdict: Verdict) -> None:
     if verdict.verdict == "anomalous":
         labels = ", ".join(f"{name} ({CODES[name]}) {share:.0%}" for name, share in verdict.labels.items())
         show_line(f"  severity {verdict.severity:.2g}; may be: {labels or 'none of the 16 known faults'}")

@@ -79,6 +79,12 @@ def test_a_log_that_cannot_tell_says_why(tmp_path: Path, capsys: pytest.CaptureF
     ]
 
 
+def test_a_horizon_that_is_too_short_is_a_reason(collapsed: Path, capsys: pytest.CaptureFixture[str]):
+    body = as_json(capsys, f"source={collapsed}", "horizon=9")
+    assert body["verdict"] == "not_observed" and body["rows"] == 40
+    assert body["not_observed_because"][0].startswith("the log has 9 of the 20 rows")
+
+
 def test_horizon_format_and_estimator_reach_their_places(
     collapsed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

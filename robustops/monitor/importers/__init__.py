@@ -32,9 +32,10 @@ class _Reader(NamedTuple):
 _READERS: dict[str, _Reader] = {
     "wandb": _Reader(wandb.matches, wandb.read, None),
     "tensorboard": _Reader(tensorboard.matches, tensorboard.read, None),
-    "trl": _Reader(trl.matches, trl.read, "trl"),
     "verl": _Reader(verl.matches, verl.read, "verl"),
     "openrlhf": _Reader(openrlhf.matches, openrlhf.read, "openrlhf"),
+    # After those two, whose logs may hold printed dicts as well.
+    "trl": _Reader(trl.matches, trl.read, "trl"),
     "jsonl": _Reader(jsonl.matches, jsonl.read, None),
     "csv": _Reader(csv.matches, csv.read, None),
 }

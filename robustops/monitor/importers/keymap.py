@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from robustops.monitor import schema
@@ -212,6 +212,7 @@ def translate(
     return _adjusted(columns), unmapped
 
 
+@lru_cache(maxsize=10_000)
 def entry(names: str, key: str) -> Entry | None:
     """The first entry that knows a key (without prefix)."""
     return next((known for known in MAPS[names] if _pattern(known.key).fullmatch(key)), None)

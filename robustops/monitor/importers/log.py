@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from robustops.monitor.panel import Panel
 _WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^,()\s]+)[^()]*\)")
 _OUT_OF = re.compile(r"(\d+)\s*/\s*\d+")
 
+#: Bytes in which a binary file shows itself by a zero.
+_PEEK = 4096
 #: Keys under which a source logs the optimiser step, most telling first. `_step` of W&B counts calls.
 STEP_KEYS = (
     *("train/global_step", "training/global_step", "global_step/max_steps", "global_step"),
@@ -67,9 +70,16 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """Content of a text file; bytes that are no UTF-8 are replaced. Read once."""
+        """Content of a text file, read once; bytes that are no UTF-8 (or UTF-16, with its mark) are replaced.
+        Empty for a binary file.
+        """
         try:
-            return self.path.read_text(encoding="utf-8", errors="replace")
+            with self.path.open("rb") as file:
+                start = file.read(_PEEK)
+                wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                if b"\0" in start and not wide:
+                    return ""
+                return (start + file.read()).decode("utf-16" if wide else "utf-8-sig", errors="replace")
         except OSError as error:
             raise ConfigError(f"cannot read {self.path}: {error.strerror}; name a readable log") from error
 

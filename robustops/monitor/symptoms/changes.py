@@ -27,6 +27,8 @@ LASTING_ROWS = 4
 LEAST_ROWS = START_ROWS + LASTING_ROWS
 #: Deviations of the start that a change must exceed.
 _DEVIATIONS = 5.0
+#: Deviations within which the start lies: a change is dated to where it leaves them.
+_BAND = 2.0
 #: A start that does not vary is taken to vary by this share of its level.
 _FLOOR = 0.05
 #: Of a change that has passed.
@@ -176,7 +178,7 @@ def _changed(panel: Panel, change: _Change) -> Finding | None:
     limit = _limit(change, level, deviation)
     with np.errstate(invalid="ignore"):
         beyond = values > limit if change.way == "up" else values < limit
-    return _finding(panel, change, values, observed, beyond, (level, deviation, limit))
+    return _finding(panel, change, values, observed, beyond, (level, deviation))
 
 
 def _series(panel: Panel, column: str) -> Series:
@@ -206,7 +208,7 @@ def _limit(change: _Change, level: float, deviation: float) -> float:
     sign = 1.0 if change.way == "up" else -1.0
     amount = change.amount * level if change.kind == "ratio" else level + sign * change.amount
     # A quantity that falls towards 0 can fall by few of its own deviations only.
-    noise = level + sign * (_DEVIATIONS if change.way == "up" else 2.0) * deviation
+    noise = level + sign * (_DEVIATIONS if change.way == "up" else _BAND) * deviation
     bounds = [amount, noise] + ([change.floor] if change.floor is not None else [])
     return max(bounds) if change.way == "up" else min(bounds)
 
@@ -217,29 +219,39 @@ def _finding(
     values: Series,
     observed: Mask,
     beyond: Mask,
-    scale: tuple[float, float, float],
+    start: tuple[float, float],
 ) -> Finding | None:
-    level, deviation, limit = scale
+    """The first lasting run of rows `beyond` the limit as a finding; start: level and deviation."""
+    level, deviation = start
     later = beyond.copy()
     # Within the start only what falls is looked for: a level that the start itself has is no change.
     later[np.flatnonzero(observed)[: 2 if change.way == "down" else START_ROWS]] = False
-    row = streak(later, observed, LASTING_ROWS)
-    if row is None:
+    reached = streak(later, observed, LASTING_ROWS)
+    if reached is None:
         return None
-    reached = row
-    row = _left(values, observed, row, level, deviation, change.way)
+    row = _left(values, observed, reached, level, deviation, change.way)
     stays = lasts(beyond, observed)
-    passed = "" if stays else "; it has passed since"
-    text = (
-        f"{change.column} goes {change.way} from {level:.4g} to {values[reached]:.4g}: {change.text}{passed}"
+    text = f"{change.column} goes {change.way} from {level:.4g} to {values[reached]:.4g}: {change.text}"
+    score = abs(float(values[reached]) - level) / deviation if deviation else float("inf")
+    evidence = Evidence(
+        change.invariant,
+        *_at(panel, change, row, float(values[row]), level, _BAND * deviation),
+        score=score,
+        text=text if stays else f"{text}; it has passed since",
     )
-    low, high = (-np.inf, limit) if change.way == "up" else (limit, np.inf)
-    score = abs(float(values[row]) - level) / deviation if deviation else float("inf")
-    column = change.column if change.column in panel.columns else "update_norm_rel"
-    step = int(panel.steps[row])
-    evidence = Evidence(change.invariant, column, step, float(values[row]), low, high, score, text)
     severity = change.severity if stays else change.severity * _PASSED
     return Finding(evidence, severity, change.votes, rule=f"{change.column} {change.way}")
+
+
+def _at(
+    panel: Panel, change: _Change, row: int, value: float, level: float, band: float
+) -> tuple[str, int, float, float, float]:
+    """(column, step, value, low, high) in the units of a column of the panel."""
+    column, unit = change.column, 1.0
+    if column == "update_per_lr":
+        column, unit = "update_norm_rel", float(panel["lr"][row]) if panel.observed("lr") else 1.0
+    low, high = (-np.inf, level + band) if change.way == "up" else (level - band, np.inf)
+    return column, int(panel.steps[row]), unit * value, unit * low, unit * high
 
 
 def _left(values: Series, observed: Mask, row: int, level: float, deviation: float, way: str) -> int:
@@ -248,7 +260,7 @@ def _left(values: Series, observed: Mask, row: int, level: float, deviation: flo
     before = np.flatnonzero(observed)
     before = before[before < row]
     for place in before[::-1]:
-        if sign * (values[place] - level) <= 2.0 * deviation:
+        if sign * (values[place] - level) <= _BAND * deviation:
             break
         row = int(place)
     return row
@@ -270,7 +282,7 @@ def _fallen_reward(panel: Panel) -> list[Finding]:
     limit = min(level - change.amount, level - _DEVIATIONS * deviation)
     with np.errstate(invalid="ignore"):
         beyond = reward < limit
-    found = _finding(panel, change, reward, observed, beyond, (level, deviation, limit))
+    found = _finding(panel, change, reward, observed, beyond, (level, deviation))
     return [found] if found and level > least else []
 
 
@@ -282,12 +294,12 @@ def _cut_budget(panel: Panel) -> list[Finding]:
         return []
     usual, _ = _start(cut[observed], "up")
     level, deviation = _start(length[observed], "down")
-    limit = min(0.75 * level, level - 2.0 * deviation)
+    limit = min(0.75 * level, level - _BAND * deviation)
     beyond = (cut >= usual + 0.3) & (length < limit)
     change = _Change(
         *("len_mean", "down", "ratio", 0.75, "generation_quality", 0.8),
         {"length_short": 1.5},
         "answers are cut off shorter than they were",
     )
-    found = _finding(panel, change, length, observed, beyond, (level, deviation, limit))
+    found = _finding(panel, change, length, observed, beyond, (level, deviation))
     return [dataclasses.replace(found, rule="len_mean down, cut")] if found else []

@@ -63,3 +63,16 @@ def test_lines_end_at_carriage_returns_too_as_progress_bars_use_them(tmp_path):
 def test_an_unreadable_source_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*; name a readable log"):
         _ = Source(tmp_path / "nix").text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text_in_the_encodings_that_shells_write(encoding, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes("zwölf\n".encode(encoding))
+    assert Source(path).text == "zwölf\n"
+
+
+def test_a_binary_file_has_no_text(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"reward\0" * 10)
+    assert Source(path).text == ""

@@ -66,3 +66,10 @@ def test_json_lines(nested, tmp_path):
     found = load(path)
     assert (found.format, found.panel.steps.tolist()) == ("verl", [1, 2])
     assert found.panel["len_mean"].tolist() == [10.0, 10.0]
+
+
+def test_a_printed_configuration_does_not_make_it_a_log_of_trl(tmp_path):
+    path = tmp_path / "verl.log"
+    config = "{'actor': {'clip_ratio': 0.2, 'entropy': 0, 'lr': 1e-06, 'grad_norm': 1.0, 'reward': 1}}\n"
+    path.write_text(config + LINE % (1, "0.5"))
+    assert load(path).format == "verl"

@@ -51,6 +51,17 @@ def test_a_change_is_dated_back_to_where_it_left_the_starts_variation():
     assert "entropy goes down from 0.8" in found.evidence.text
 
 
+def test_evidence_lies_outside_of_its_bounds_in_the_columns_own_unit():
+    for change in ({"entropy": step_to(ROWS, 20, 0.8, 0.02)}, {"kl_ref_k3": step_to(ROWS, 20, 0.01, 3.0)}):
+        (found,) = changes(healthy_panel(ROWS, **change))
+        assert not found.evidence.low <= found.evidence.value <= found.evidence.high
+    slower = {"lr": np.full(ROWS, 1e-6), "update_norm_rel": step_to(ROWS, 20, 1e-3, 1e-5)}
+    (found,) = changes(healthy_panel(ROWS, **slower))
+    # A start without variation is taken to vary by 5 % of its level; two of these are its band.
+    assert (found.evidence.column, found.evidence.value) == ("update_norm_rel", pytest.approx(1e-5))
+    assert found.evidence.low == pytest.approx(0.9e-3)
+
+
 def test_a_change_that_has_passed_is_told_and_counts_half():
     spike = np.full(ROWS, 0.01)
     spike[15:21] = 4.0

@@ -31,7 +31,7 @@ Judge = Callable[[Panel], Verdict]
 #: Batches after which there is a checkpoint, in any order.
 Checkpoints = Callable[[], Sequence[int]]
 #: Steps before the onset without which success cannot be compared.
-LEAST_BEFORE = 3
+LEAST_BEFORE = 5
 SUCCESS = "success_mean"
 
 

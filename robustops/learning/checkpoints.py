@@ -238,13 +238,13 @@ class StageCheckpoint(Checkpoint):
         self.checkpoints = checkpoints
         self.every = every
         self.decisions = decisions
-        #: Save after the batch in work, whatever its number.
-        self.wanted = False
+        #: Whether to save after the batch in work, whatever its number; None: its number decides.
+        self.wanted: bool | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.wanted or (batch_idx + 1) % self.every == 0:
+        if (batch_idx + 1) % self.every == 0 if self.wanted is None else self.wanted:
             self.save(trainer, batch_idx + 1)
 
     def on_load_checkpoint(

@@ -12,6 +12,7 @@ done, and the same steps come after it. The evaluation has the run's own setting
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,6 +64,8 @@ def reinforce(
         jump = _fit(run, with_changes(settings, _in_force(run)), policy, hooks, remediation)
         if jump is None:
             return policy
+        del policy
+        gc.collect()  # a model less, before the next one is loaded: trainers and modules refer to each other
         _go(run, settings, jump.number)
         if jump.target == 0:  # there is no checkpoint to bring their state back
             hooks.load_state_dict(fresh)

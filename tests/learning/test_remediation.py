@@ -129,12 +129,14 @@ def test_a_healthy_run_is_left_alone(base_model, tmp_path):
         assert summary["health"]["state"] == "untouched" and not kinds(tmp_path / name)
 
 
-@pytest.mark.parametrize("onset", [1, 6], ids=["to the beginning", "to a checkpoint"])
+@pytest.mark.parametrize("onset", [1, 5], ids=["to the beginning", "to a checkpoint"])
 def test_going_back_and_changing_nothing_gives_the_same_run_again(base_model, tmp_path, onset):
     """The null arm shows that time travel is exact, for hooks with a memory of earlier steps, too."""
 
+    alarms = [Verdict("anomalous", onset)]
+
     def planted(panel):
-        return Verdict("anomalous", onset) if panel.steps[-1] == 7 else Verdict("healthy")
+        return alarms.pop() if panel.steps[-1] == 7 and alarms else Verdict("healthy")
 
     fault = {"run_fault": RunFaultSettings("delayed_credit", "lagged_advantages", onset=2)}
     train(settings_of(base_model, {"name": "observe"}, **fault), tmp_path / "observed")
@@ -143,7 +145,7 @@ def test_going_back_and_changing_nothing_gives_the_same_run_again(base_model, tm
     train(arm, tmp_path / "again", planted)
     assert_same(tmp_path / "again", tmp_path / "observed")
     rollback = entries(tmp_path / "again")[0]
-    assert (rollback.kind, rollback.target) == ("rollback", 4 if onset == 6 else 0)
+    assert (rollback.kind, rollback.target) == ("rollback", 4 if onset == 5 else 0)
     exposures = [(tmp_path / name / EXPOSURE).read_bytes() for name in ("again", "observed")]
     assert exposures[0] == exposures[1]
 

@@ -100,11 +100,14 @@ class RulePlanner:
 
 @dataclass
 class OraclePlanner(RulePlanner):
-    """Knows the label. types: that are injected into the run; none: it proposes nothing."""
+    """Knows the label. types: that are injected into the run; none: it knows that alarms are false."""
 
     types: tuple[str, ...] = ()
     name: str = "oracle"
     needs_type: bool = False
+
+    def __post_init__(self) -> None:
+        self.acts = bool(self.types)
 
     def plan(self, situation: Situation) -> Plan | None:
         return self.first(situation, self.types)

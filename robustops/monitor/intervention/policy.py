@@ -128,16 +128,15 @@ class Remediation:
         if not self.planner.acts:
             return self._pass_over(verdict, step, "nothing is planned")
         if self.planner.needs_type and label is None:
-            if not self.bounds.apply:
-                return self._pass_over(verdict, step, "advice: pause and look, no cause is known")
             return self._pause(verdict, step, label, None, "no single cause fits: a person has to look")
-        target = self._healthy(panel, onset, checkpoints()) if self.bounds.apply else None
+        # Advice costs no steps: it is given as if the last step were a checkpoint.
+        target = self._healthy(panel, onset, checkpoints()) if self.bounds.apply else step
         entry = Entry(
             "rollback",
             step,
             self.stage,
             label=label,
-            target=target or 0,
+            target=target,
             verdict=verdict.to_dict(),
             detail={"onset": onset, "before": _before(panel, onset)},
         )
@@ -148,11 +147,12 @@ class Remediation:
         verdict = verdict_of(entry.verdict)
         tried = tuple(attempt for attempt in state.tried if attempt.label == entry.label)
         attempt, target = len(tried) + 1, entry.target or 0
-        back = target if len(tried) else None
+        back, name = target if tried else None, entry.label or UNKNOWN
         if attempt > self.bounds.attempts:
-            reason = f"{len(tried)} attempts at {entry.label} did not help"
+            reason = f"{len(tried)} attempts at {name} did not help"
             return self._pause(verdict, entry.step, entry.label, back, reason)
-        again, budget = entry.step - target, self.bounds.budget or self.steps
+        again = entry.step - target
+        budget = self.steps if self.bounds.budget is None else self.bounds.budget
         if state.repeated + again > budget:
             reason = (
                 f"going back {again} steps after {state.repeated} would go beyond the budget of {budget} "
@@ -162,9 +162,7 @@ class Remediation:
         now = {**self.settings, **state.changes}
         plan = self.planner.plan(Situation(verdict, now, attempt, entry.step, panel, tried))
         if plan is None:
-            return self._pause(
-                verdict, entry.step, entry.label, back, f"nothing is left to try at {entry.label}"
-            )
+            return self._pause(verdict, entry.step, entry.label, back, f"nothing is left to try at {name}")
         if plan.changes:
             check_changes(plan.changes, now)
         if not self.bounds.apply:
@@ -275,7 +273,12 @@ class Remediation:
         return self._attempt(again, state.after(undone), empty if panel is None else panel)
 
     # the other ends -----------------------------------------------------------------------------
-    def _pause(self, verdict: Verdict, step: int, label: str | None, target: int | None, reason: str) -> Jump:
+    def _pause(
+        self, verdict: Verdict, step: int, label: str | None, target: int | None, reason: str
+    ) -> Jump | None:
+        """Stop for a person to look; with apply=false, only say that it would be time to."""
+        if not self.bounds.apply:
+            return self._pass_over(verdict, step, f"advice: pause, {reason}")
         entry = Entry(
             "pause",
             step,

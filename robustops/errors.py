@@ -63,6 +63,10 @@ class TrainingError(RobustOpsError):
     """Training cannot go on: nothing completed, or a value is not finite."""
 
 
+class RunPaused(RobustOpsError):
+    """The run monitor stopped a run for a person to look; it can be gone on with."""
+
+
 class DatasetError(ConfigError):
     """A data set on disk cannot be used, or cannot be made from what is there."""
 

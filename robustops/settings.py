@@ -304,13 +304,42 @@ class GRPOSettings:
 
 
 @dataclass
-class MonitorSettings:
-    """Run monitor: off | observe (scores each step, changes nothing). episodes: how many of a GRPO step's
-    episodes go to `episodes.jsonl` (see `monitor.episodes`), 0: none, and no such file.
+class EndpointSettings:
+    """An OpenAI-compatible chat endpoint. base_url: null is OpenAI's; model: its name there; api_key_env: of
+    the environment variable that holds the key; timeout_s, retries: of requests.
     """
 
-    name: str = one_of("off", "observe")
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    timeout_s: float = at_least(0.01, 60.0)
+    retries: int = at_least(0, 2)
+
+
+@dataclass
+class MonitorSettings:
+    """Run monitor: off | observe (scores each step, changes nothing) | remediate (GRPO goes back to a healthy
+    checkpoint and on with other knobs, see `monitor.intervention`). episodes: how many of a GRPO step's
+    episodes go to `episodes.jsonl` (see `monitor.episodes`), 0: none, and no such file. The rest is of
+    remediate. planner: who chooses the knobs; llm: endpoint of planner=llm; apply: false only says what would
+    be done; alpha: largest p-value of an alarm, where the judge gives one; attempts: at one diagnosis, then
+    the run pauses; canary: steps an attempt is on trial; cooldown: steps after a decision in which alarms are
+    passed over; checkpoint_every: steps at most (null: as grpo.checkpoint_every), ring: how many checkpoints
+    are kept to go back to; budget: most steps that are done again (null: grpo.steps).
+    """
+
+    name: str = one_of("off", "observe", "remediate")
     episodes: int = at_least(0, 0)
+    planner: str = one_of("rules", "llm", "noop", "random", "oracle", "rollback")
+    llm: EndpointSettings = field(default_factory=EndpointSettings)
+    apply: bool = True
+    alpha: float = at_least(0, 0.05)
+    attempts: int = at_least(1, 3)
+    canary: int = at_least(1, 6)
+    cooldown: int = at_least(0, 6)
+    checkpoint_every: int | None = at_least(1, None)
+    ring: int = at_least(2, 6)
+    budget: int | None = at_least(0, None)
 
 
 @dataclass

@@ -50,7 +50,7 @@ DESIGN = {
     "model": {"tiny", "arithmetic", "smollm2_135m", "qwen2_5_1_5b", "arctic_midtool_4b"},
     "sampler": {"hf", "vllm", "vllm_server", "openai", "scripted"},
     "run_fault": {"none", *RUN_FAULTS},
-    "monitor": {"off", "observe"},
+    "monitor": {"off", "observe", "remediate"},
     "logger": {"csv", "tensorboard", "wandb", "none"},
     "experiment": {"quickstart", "smoke", "sft_4b", "grpo_4b", "grpo_120", "ablation_reward_norm"},
 }

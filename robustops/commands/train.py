@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from robustops.commands.runner import Context, prints_results
+from robustops.errors import RunPaused
 from robustops.settings import TrainSettings
 
 
@@ -27,9 +28,29 @@ def run(settings: TrainSettings, context: Context) -> dict[str, Any]:
         from robustops.learning.pipeline import run_training
 
         with as_worker(settings, context):
-            summary = run_training(settings, context.run_dir, context.config, context.overrides, **injected)
+            try:
+                summary = run_training(
+                    settings, context.run_dir, context.config, context.overrides, **injected
+                )
+            except RunPaused:
+                _say_what_was_done(settings, context)
+                raise
+    _say_what_was_done(settings, context)
     if prints_results() and settings.format == "text":
         from robustops.commands.show import place, show_line
 
         show_line(f"run folder: {place(context.run_dir)}")
     return summary
+
+
+def _say_what_was_done(settings: TrainSettings, context: Context) -> None:
+    """One line for each decision of monitor=remediate, from the run's summary."""
+    if not prints_results() or settings.format != "text" or settings.monitor.name != "remediate":
+        return
+    from robustops.commands.show import show_line
+    from robustops.monitor.intervention.report import sentences
+    from robustops.tracking.files import read_json
+
+    summary = read_json(context.run_dir / "summary.json", what="summary")
+    for line in sentences(summary["health"]):
+        show_line(line)

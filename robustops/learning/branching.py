@@ -122,7 +122,7 @@ def take_over(parent: Parent, settings: TrainSettings, folder: Path) -> None:
             line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= parent.point.batches
         ]
         atomic_write_text(folder / path.name, "".join(kept))
-    _copy_database(parent.folder / "run.db", folder / "run.db")
+    _copy_database(parent.folder / "run.db", folder / "run.db", parent.point.decisions)
     for stage in settings.stages[: settings.stages.index(STAGE)]:
         policy = Path("checkpoints", stage, "policy")
         if not (parent.folder / policy).is_dir():
@@ -132,8 +132,10 @@ def take_over(parent: Parent, settings: TrainSettings, folder: Path) -> None:
     _copy_folder(parent.point.path.parent, folder / "checkpoints" / STAGE / name)
 
 
-def _copy_database(source: Path, target: Path) -> None:
-    """A consistent copy, also of a database that is being written; how long things took is not copied."""
+def _copy_database(source: Path, target: Path, decisions: int) -> None:
+    """A consistent copy, also of a database that is being written; how long things took is not copied, nor
+    what was decided after the checkpoint.
+    """
     if not source.is_file():
         return
     target.unlink(missing_ok=True)
@@ -143,6 +145,8 @@ def _copy_database(source: Path, target: Path) -> None:
     ):
         old.backup(new)
         new.execute("DELETE FROM timings WHERE stage IN (?, 'evaluation')", [STAGE])
+        if new.execute("SELECT 1 FROM sqlite_master WHERE name = 'interventions'").fetchone():
+            new.execute("DELETE FROM interventions WHERE id > ?", [decisions])
         new.commit()
 
 

@@ -6,9 +6,9 @@
     <folder>/step-00000012.damaged/         does not agree with its manifest; kept until the stage is complete
 
 A checkpoint is written under its temporary name. Once its files and its manifest are on disk, one rename
-makes it complete. The newest one and the one before it are kept; a newest one that turns out to be damaged
-is set aside, and the stage goes on from the one before. With `keep_all` every one stays. Processes on
-several machines need a folder that all of them share.
+makes it complete. The newest one and the one before it are kept (more with `keep`); a newest one that turns
+out to be damaged is set aside, and the stage goes on from the one before. With `keep_all` every one stays.
+Processes on several machines need a folder that all of them share.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ _OURS = re.compile(r"\.?step-\d+(\.damaged)?(\.tmp)?")
 @dataclass(frozen=True)
 class ResumePoint:
     """A complete checkpoint. path: what `Trainer.fit(ckpt_path=...)` takes; step: optimiser steps done;
-    batches: batches of the stage's data that these steps took.
+    batches: batches of the stage's data that these steps took; decisions: entries that the journal of
+    interventions had.
     """
 
     path: Path
     step: int
     batches: int
+    decisions: int = 0
 
 
 def commit(temporary: Path, target: Path, facts: dict[str, Any] | None = None) -> None:
@@ -103,28 +105,31 @@ class Checkpoints:
     """The checkpoints of one stage.
 
     folder: where they are; other things in it are left alone; keep_all: complete ones stay, however many and
-    also after the stage. Methods that write are for rank 0 alone.
+    also after the stage; keep: how many stay otherwise. Methods that write are for rank 0 alone.
     """
 
-    def __init__(self, folder: Path, *, keep_all: bool = False) -> None:
+    def __init__(self, folder: Path, *, keep_all: bool = False, keep: int = 2) -> None:
         self.folder = folder
         self.keep_all = keep_all
+        self.keep = keep
+        #: Batches of a checkpoint that stays whatever its age, None: there is none.
+        self.pinned: int | None = None
 
     def points(self) -> list[ResumePoint]:
         """The complete ones, from the oldest to the newest, not held against their manifests' sums."""
         found = []
         for path in self._complete():
             try:
-                facts = _manifest(path)["facts"]
-                found.append(ResumePoint(path / STATE, facts["step"], facts["batches"]))
+                found.append(_point(path))
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # damaged
         return found
 
     def begin(self, step: int) -> None:
-        """Make room for the checkpoint of a step: the newest complete one stays, older ones go."""
-        for path in [] if self.keep_all else self._complete()[:-1]:
-            self._discard(path)
+        """Make room for the checkpoint of a step: of the complete ones, the newest stay, older ones go."""
+        for path in [] if self.keep_all else self._complete()[: -(self.keep - 1)]:
+            if self.pinned is None or self._batches(path) != self.pinned:
+                self._discard(path)
         shutil.rmtree(self._temporary(step), ignore_errors=True)
         self._temporary(step).mkdir(parents=True)
 
@@ -132,9 +137,16 @@ class Checkpoints:
         """Where the checkpoint of a step is to be written, between `begin` and `finish`."""
         return self._temporary(step) / STATE
 
-    def finish(self, step: int, batches: int) -> None:
+    def finish(self, step: int, batches: int, decisions: int = 0) -> None:
         """Make the checkpoint of a step, which all processes have written, a complete one."""
-        commit(self._temporary(step), self.folder / f"step-{step:08d}", {"step": step, "batches": batches})
+        facts = {"step": step, "batches": batches, "decisions": decisions}
+        commit(self._temporary(step), self.folder / f"step-{step:08d}", facts)
+
+    def discard_after(self, batches: int) -> None:
+        """Remove those of later batches (0: all), which a run that goes back has no use for."""
+        for path in self._complete():
+            if self._batches(path) > batches:
+                self._discard(path)
 
     def recover(self, say: Callable[[str], None]) -> ResumePoint | None:
         """The newest checkpoint that is complete; None where the stage has none.
@@ -163,8 +175,7 @@ class Checkpoints:
             aside = folder.with_name(f"{folder.name}.damaged")
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(folder, aside)
-        facts = _manifest(found)["facts"]
-        return ResumePoint(found / STATE, facts["step"], facts["batches"])
+        return _point(found)
 
     def remove(self) -> None:
         """Remove all of them, and what killed saves left behind; where all are kept, only the latter."""
@@ -184,6 +195,14 @@ class Checkpoints:
             f"no checkpoint in {self.folder} is readable ({why}); put an intact copy back, or remove that "
             "folder to train the stage from its beginning"
         )
+
+    @staticmethod
+    def _batches(path: Path) -> int:
+        """Of a complete one; -1 where its manifest cannot be read."""
+        try:
+            return _point(path).batches
+        except (OSError, ValueError, KeyError, TypeError):
+            return -1
 
     def _temporary(self, step: int) -> Path:
         return self.folder / f".step-{step:08d}.tmp"
@@ -212,16 +231,20 @@ class StageCheckpoint(Checkpoint):
     """Saves a stage's state after every `every` batches, on all processes together.
 
     Lightning runs it after all other callbacks, so that a checkpoint holds their state of the same moment.
+    decisions: see `ResumePoint`.
     """
 
-    def __init__(self, checkpoints: Checkpoints, every: int) -> None:
+    def __init__(self, checkpoints: Checkpoints, every: int, decisions: Callable[[], int] = int) -> None:
         self.checkpoints = checkpoints
         self.every = every
+        self.decisions = decisions
+        #: Whether to save after the batch in work, whatever its number; None: its number decides.
+        self.wanted: bool | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if (batch_idx + 1) % self.every == 0:
+        if (batch_idx + 1) % self.every == 0 if self.wanted is None else self.wanted:
             self.save(trainer, batch_idx + 1)
 
     def on_load_checkpoint(
@@ -246,7 +269,7 @@ class StageCheckpoint(Checkpoint):
             trainer.strategy.barrier("room for a checkpoint")
             trainer.save_checkpoint(self.checkpoints.state(step))  # ends with a barrier
             if leads:
-                self.checkpoints.finish(step, batches)
+                self.checkpoints.finish(step, batches, self.decisions())
             trainer.strategy.barrier("checkpoint complete")
 
 
@@ -265,6 +288,12 @@ class StreamCheckpointIO(TorchCheckpointIO):
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _point(folder: Path) -> ResumePoint:
+    """Of a complete checkpoint; raises what a damaged manifest raises."""
+    facts = _manifest(folder)["facts"]
+    return ResumePoint(folder / STATE, facts["step"], facts["batches"], facts.get("decisions", 0))
 
 
 def _manifest(folder: Path) -> Any:

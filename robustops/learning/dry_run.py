@@ -45,6 +45,8 @@ MARGIN = 0.05
 DEVICE_COUNTS = (1, 2, 4, 8)
 #: The last complete checkpoint and the one being written.
 _CHECKPOINTS = 2
+#: And of a run that may go back: one is pinned while an attempt is on trial.
+_PINNED = 1
 
 
 @dataclass(frozen=True)
@@ -281,10 +283,12 @@ def _disk(settings: TrainSettings, shape: Shape) -> dict[str, int]:
     """Most bytes in the run folder at one time, without its records (megabytes)."""
     policy = shape.size.parameters * shape.each
     checkpoint = checkpoint_bytes(shape.size, settings.hardware, shape.each)
-    stages = len(settings.stages)
+    stages, count = len(settings.stages), _CHECKPOINTS
+    if settings.monitor.name == "remediate" and "grpo" in settings.stages:
+        count = settings.monitor.ring + _PINNED
     parts = {
         "policies": policy * stages,
-        "checkpoints": _CHECKPOINTS * checkpoint if stages else 0,
+        "checkpoints": count * checkpoint if stages else 0,
         "engine_weights": policy if settings.sampler.name == "vllm" else 0,
     }
     return {"checkpoint": checkpoint, **parts, "total": sum(parts.values())}

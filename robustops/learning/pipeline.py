@@ -5,22 +5,26 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robustops import __version__
-from robustops.errors import ConfigError
+from robustops.errors import ConfigError, RunPaused
 from robustops.learning.admission import Admission, admit
+from robustops.learning.branching import STAGE
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
 from robustops.learning.hardware import group_size, tell_deepspeed
 from robustops.learning.hooks import NO_TRAINING_HOOKS, TrainingHooks
 from robustops.learning.memory import reuse_freed_memory
 from robustops.learning.processes import check_started, connected, leads
 from robustops.learning.progress import progress
+from robustops.learning.remediation import reinforce
 from robustops.learning.run import BASE, Run
 from robustops.learning.stages import STAGES, check_stages
+from robustops.monitor.intervention.policy import Judge
 from robustops.seeding import child_seed
 from robustops.settings import EvaluateSettings, EvaluationSettings, PolicyCommandSettings, TrainSettings
 from robustops.tasks.opening import open_catalog
@@ -36,14 +40,19 @@ def run_training(
     config: Mapping[str, Any],
     overrides: Sequence[str] | None = None,
     hooks: TrainingHooks = NO_TRAINING_HOOKS,
+    judge: Judge | None = None,
 ) -> dict[str, Any]:
     """Run the stages that are not complete yet, evaluate, and write `summary.json`; returns its content.
 
     overrides: of the command line, for a later `resume=`. A folder that was trained with other settings is
-    refused, see `learning.admission`. hooks: of the GRPO stage, see `learning.hooks`.
+    refused, see `learning.admission`. hooks: of the GRPO stage, see `learning.hooks`; judge: of
+    monitor=remediate, see `learning.remediation`.
 
     Where several processes train, each of them calls it; those that do not lead return an empty summary
     after the last stage.
+
+    Raises:
+        RunPaused: the monitor has stopped the run; `summary.json` says why, without an evaluation.
     """
     check_stages(settings)
     check_started(group_size(settings.hardware))
@@ -54,7 +63,11 @@ def run_training(
         if admission is not None:
             _admitted(run, admission)
         with connected(settings.hardware.accelerator, group_size(settings.hardware)):
-            _train(run, settings, hooks)
+            try:
+                _train(run, settings, hooks, judge)
+            except RunPaused:
+                _summarise(run, settings, config)
+                raise
         if not leads():
             return {}
         policies = [p for p in settings.evaluation.policies if p == BASE or p in settings.stages]
@@ -71,14 +84,16 @@ def _admitted(run: Run, admission: Admission) -> None:
     admission.keep()
 
 
-def _train(run: Run, settings: TrainSettings, hooks: TrainingHooks) -> None:
+def _train(run: Run, settings: TrainSettings, hooks: TrainingHooks, judge: Judge | None = None) -> None:
     """The stages that are not complete yet, one after another."""
     before = BASE
     for stage in settings.stages:
         if not run.complete(stage):
-            policy = run.load(before)
-            begin = time.monotonic()
-            STAGES[stage](run, settings, policy, hooks)
+            load, begin = partial(run.load, before), time.monotonic()
+            if stage == STAGE:
+                policy = reinforce(run, settings, load, hooks, judge)
+            else:
+                STAGES[stage](run, settings, policy := load(), hooks)
             run.save(stage, policy)
             run.store.add_timing(stage, "total", time.monotonic() - begin)
         elif leads():
@@ -122,6 +137,15 @@ def _evaluate(
         begin = time.monotonic()
         _evaluate_one(run, settings, plan, policy, place)
         run.store.add_timing("evaluation", policy, time.monotonic() - begin, step=place)
+    summary = _summarise(run, settings, config)
+    log_table(run.loggers, "evaluation", *evaluation_cells(summary))
+    if policies:
+        print_results(summary, run.console)
+    return summary
+
+
+def _summarise(run: Run, settings: PolicyCommandSettings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `summary.json` from what the run's database holds; returns its content."""
     watched = isinstance(settings, TrainSettings) and settings.monitor.name != "off"
     summary = build_summary(
         run.store.evaluation_rows(),
@@ -131,9 +155,6 @@ def _evaluate(
         seed=settings.seed,
     )
     atomic_write_json(run.folder / "summary.json", summary)
-    log_table(run.loggers, "evaluation", *evaluation_cells(summary))
-    if policies:
-        print_results(summary, run.console)
     return summary
 
 

@@ -27,6 +27,8 @@ from robustops.learning.hardware import device_of
 from robustops.learning.policy import Policy, load_policy
 from robustops.learning.processes import barrier, gather_objects, leads, rank
 from robustops.learning.samplers import SamplerPool
+from robustops.monitor.intervention.journal import Journal
+from robustops.monitor.intervention.report import interventions
 from robustops.monitor.rules import Alert, health
 from robustops.monitor.telemetry import TelemetryWriter
 from robustops.records import Task
@@ -69,6 +71,7 @@ class Run:
         self.domain, self.catalog = opened or open_catalog(settings.domain)
         self.domains = {self.domain.name: self.domain}
         self.telemetry, self.store, self.loggers = self._writers(config)
+        self.journal = Journal(self.store.db)
         #: Where incomplete stages go on, as far as it was looked up before the run was opened.
         self.resume_points: dict[str, ResumePoint | None] = {}
         #: Folders of policies that another run made.
@@ -115,7 +118,9 @@ class Run:
             and isinstance(settings, TrainSettings)
             and settings.grpo.keep_checkpoints == "all"
         )
-        return Checkpoints(self.folder / "checkpoints" / stage, keep_all=keep_all)
+        remediates = isinstance(settings, TrainSettings) and settings.monitor.name == "remediate"
+        keep = settings.monitor.ring if remediates and stage == "grpo" else 2  # type: ignore[attr-defined]
+        return Checkpoints(self.folder / "checkpoints" / stage, keep_all=keep_all, keep=keep)
 
     def complete(self, stage: str) -> bool:
         """Whether the stage's policy is there."""
@@ -174,13 +179,26 @@ class Run:
         self.console.print(f"alert: {alert.stage} step {alert.step}: {alert.message}", highlight=False)
 
     def health(self) -> dict[str, object]:
-        """The `health` part of the summary, from all alerts of the run."""
+        """The `health` part of the summary, from all alerts of the run and what was done about them."""
         names = ("stage", "step", "kind", "severity", "message")
-        return health([Alert(**{name: row[name] for name in names}) for row in self.store.alerts()])
+        found = health([Alert(**{name: row[name] for name in names}) for row in self.store.alerts()])
+        return {**found, **interventions(self.journal.entries())}
+
+    def decisions(self) -> int:
+        """Entries of the journal of interventions."""
+        return len(self.journal)
 
     # rollouts -----------------------------------------------------------------------------------
-    def collector(self, policy: Policy, sampler: Sampler, hooks: RolloutHooks = NO_HOOKS) -> Collector:
-        model, settings, domain = self.settings.model, self.settings.sampler, self.settings.domain
+    def collector(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        hooks: RolloutHooks = NO_HOOKS,
+        given: PolicyCommandSettings | None = None,
+    ) -> Collector:
+        """given: settings in force, where the monitor has changed some; None: the run's own."""
+        given = given or self.settings
+        model, settings, domain = given.model, given.sampler, given.domain
         limits = Limits(
             model.context_tokens,
             model.answer_tokens,

@@ -44,6 +44,7 @@ from robustops.learning.sizing import sft_steps
 from robustops.learning.strategies import make_strategy
 from robustops.learning.sync_probe import BFLOAT16_TOLERANCE, FLOAT32_TOLERANCE, SyncProbe
 from robustops.learning.telemetry_callback import TelemetryCallback
+from robustops.learning.watch import Watch
 from robustops.monitor.callback import AnomalyMonitor
 from robustops.monitor.episodes import NAME as EPISODES
 from robustops.objectives.advantages import Comparison, aggregate, component
@@ -100,9 +101,15 @@ def _demonstrations(run: Run, settings: TrainSettings, policy: Policy) -> list[D
 
 
 def train_grpo(
-    run: Run, settings: TrainSettings, policy: Policy, hooks: TrainingHooks = NO_TRAINING_HOOKS
+    run: Run,
+    settings: TrainSettings,
+    policy: Policy,
+    hooks: TrainingHooks = NO_TRAINING_HOOKS,
+    watch: Watch | None = None,
 ) -> None:
-    """Reinforce on clean and fault groups; the policy's weights change in place."""
+    """Reinforce on clean and fault groups; the policy's weights change in place. settings: in force, which
+    may differ from the run's own in knobs; watch: may stop the stage after a step.
+    """
     grpo, weights = settings.grpo, RewardWeights(*_weights(settings))
     rules = RewardRules(settings.reward.gated, grpo.credit.repeats if grpo.credit.enabled else None)
     scheduler = None
@@ -110,8 +117,9 @@ def train_grpo(
         seed = child_seed(settings.seed, "scheduler")
         scheduler = FaultScheduler(settings.fault.subtypes, settings.fault.caps, seed)
     own_weights = grpo.staleness > 0 or hooks.holds_weights
-    sampler = run.samplers.of(policy, own_weights=own_weights, hooks=hooks)
-    collector = run.collector(policy, sampler, hooks)
+    temperature = settings.sampler.temperature
+    sampler = run.samplers.of(policy, temperature=temperature, own_weights=own_weights, hooks=hooks)
+    collector = run.collector(policy, sampler, hooks, settings)
     maker = GroupMaker(
         collector,
         run.cases("train"),
@@ -149,7 +157,10 @@ def train_grpo(
     telemetry = TelemetryCallback(run.telemetry, run.store, lambda: rollout.sampled.sampled)
     data = StepData(grpo.steps, RolloutTicket, module.updates_per_step)
     callbacks = [telemetry, *_episode_log(run, settings, rollout), rollout, HooksCallback(hooks)]
-    _fit(run, settings, "grpo", module, data, callbacks, grpo.checkpoint_every)
+    every = grpo.checkpoint_every
+    if watch is not None:
+        every = min(every, settings.monitor.checkpoint_every or every)
+    _fit(run, settings, "grpo", module, data, callbacks, every, watch)
     collector.close()
 
 
@@ -197,6 +208,11 @@ def check_stages(settings: TrainSettings) -> None:
             f"grpo.value_head=true works in one process, hardware={settings.hardware.name} has more, or a "
             "strategy of its own; choose value_head=false, or a profile such as hardware=cpu, hardware=gpu_1"
         )
+    if settings.monitor.name == "remediate" and group_size(settings.hardware) > 1:
+        raise ConfigError(
+            f"monitor=remediate works in one process, hardware={settings.hardware.name} has "
+            f"{group_size(settings.hardware)}; choose monitor=observe, or a profile of one device"
+        )
     if settings.grpo.staleness and group_size(settings.hardware) > 1:
         raise ConfigError(
             f"grpo.staleness=1 samples ahead in one process, hardware={settings.hardware.name} has "
@@ -231,12 +247,18 @@ def _fit(
     data: StepData,
     callbacks: Sequence[Callback],
     checkpoint_every: int,
+    watch: Watch | None = None,
 ) -> None:
     """One Lightning fit that goes on from the stage's checkpoint where there is one."""
     random_state = RandomState(child_seed(settings.seed, "global generators", stage))
-    saver = StageCheckpoint(run.checkpoints(stage), checkpoint_every)
+    saver = StageCheckpoint(run.checkpoints(stage), checkpoint_every, run.decisions)
     bar = [RichProgressBar(refresh_rate=1)] if settings.progress else []
-    monitor = [AnomalyMonitor(run.alert)] if settings.monitor.name == "observe" else []
+    monitor: list[Callback] = []
+    if settings.monitor.name != "off":
+        monitor.append(observer := AnomalyMonitor(run.alert))
+        if watch is not None:
+            watch.attach(observer, saver)
+            monitor.append(watch)
     with quiet():
         trainer = Trainer(
             **trainer_arguments(settings.hardware, module.grad_clip),

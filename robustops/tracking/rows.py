@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from robustops.monitor.intervention.journal import COLUMNS
 from robustops.records import Episode
 from robustops.tracking.results import EvaluationRow
 
@@ -59,7 +60,7 @@ TABLES: dict[str, dict[str, type]] = {
     },
     "checks": {"episode_id": int, "position": int, "name": str, "at_start": int, "at_end": int},
     "alerts": {**_PLACE, "kind": str, "severity": float, "message": str, "detail": str, "at": str},
-    "interventions": {**_PLACE, "action": str, "status": str, "reason": str, "overrides": str, "at": str},
+    "interventions": COLUMNS,
     "timings": {**_PLACE, "name": str, "seconds": float, "at": str},
 }
 CHILDREN = ("turns", "tool_faults", "checks")
@@ -72,8 +73,9 @@ INDICES = {
     "interventions": (["stage", "step"],),
     "timings": (["stage", "step"],),
 }
-#: Tables whose rows belong to a place in the run; the others hang on an episode and go with it.
-PLACED = ("steps", "episodes", "alerts", "interventions", "timings")
+#: Tables whose rows belong to a place in the run; others hang on an episode and go with it. What was decided
+#: about the run (interventions, see `monitor.intervention.journal`) outlives the steps that it was about.
+PLACED = ("steps", "episodes", "alerts", "timings")
 
 _TEXTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -117,13 +117,6 @@ class RunStore:
         row = {"stage": stage, "step": step, "kind": kind, "severity": encode(severity)}
         self._insert("alerts", [{**row, "message": message, "detail": to_json(detail), "at": now()}])
 
-    def add_intervention(
-        self, stage: str, step: int, *, action: str, status: str, reason: str, overrides: Sequence[str] = ()
-    ) -> None:
-        """One intervention; overrides: the config overrides that it made or proposed."""
-        row = {"stage": stage, "step": step, "action": action, "status": status, "reason": reason}
-        self._insert("interventions", [{**row, "overrides": to_json(list(overrides)), "at": now()}])
-
     def add_timing(self, stage: str, name: str, seconds: float, *, step: int = 0) -> None:
         """Wall time of a phase, in seconds."""
         row = {"stage": stage, "step": step, "name": name, "seconds": encode(seconds), "at": now()}
@@ -181,8 +174,10 @@ class RunStore:
         return [{**row, "detail": decode(json.loads(row["detail"]))} for row in rows]
 
     def interventions(self, **equals: Any) -> list[Row]:
+        """Decisions of `monitor.intervention`, as its journal has them."""
         rows = self._rows("interventions", equals, "id")
-        return [{**row, "overrides": json.loads(row["overrides"])} for row in rows]
+        parts = ("changes", "verdict", "detail")
+        return [{**row, **{name: json.loads(row[name]) for name in parts}} for row in rows]
 
     def timings(self) -> dict[str, float]:
         """Seconds by `stage/name`, summed over steps."""

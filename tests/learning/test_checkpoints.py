@@ -136,6 +136,35 @@ def test_the_newest_and_the_one_before_are_kept_and_the_oldest_goes_before_the_n
     assert sorted(path.name for path in tmp_path.iterdir()) == [".step-00000011.tmp", "step-00000010"]
 
 
+def test_a_ring_holds_more_and_a_pinned_one_stays(tmp_path):
+    ring = Checkpoints(tmp_path, keep=3)
+    ring.pinned = 10  # batches of step 1
+    for step in (1, 2, 3, 4, 5):
+        save(ring, step, directory=False)
+    assert [point.step for point in ring.points()] == [1, 3, 4, 5]
+    ring.pinned = None
+    save(ring, 6, directory=False)
+    assert [point.step for point in ring.points()] == [4, 5, 6]
+
+
+def test_going_back_discards_what_came_after(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep_all=True)
+    for step in (1, 2, 3):
+        save(checkpoints, step, directory=False)
+    checkpoints.discard_after(20)
+    assert [point.step for point in checkpoints.points()] == [1, 2]
+    checkpoints.discard_after(0)
+    assert checkpoints.recover(refuse) is None
+
+
+def test_a_checkpoint_knows_how_much_was_decided_by_then(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.begin(4)
+    checkpoints.state(4).write_text("state")
+    checkpoints.finish(4, 4, decisions=2)
+    assert checkpoints.recover(refuse).decisions == checkpoints.points()[0].decisions == 2
+
+
 def harm(folder: Path, how: str) -> None:
     state = folder / "state.ckpt"
     if how == "cut short":

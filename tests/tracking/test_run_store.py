@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from robustops.errors import ConfigError
+from robustops.monitor.intervention.journal import Entry, Journal
 from robustops.records import Episode, EpisodeError, FaultEvent, RewardParts, ToolCall, ToolResult, Turn
 from robustops.tracking.results import evaluation_row
 from robustops.tracking.rows import decode, encode
@@ -120,17 +121,15 @@ def test_truncate_removes_what_came_after_a_step_with_all_that_hangs_on_it(store
         store.add_step("grpo", step, {"loss": step}, 1.0)
         store.add_episodes("grpo", step, [EPISODE])
         store.add_alert("grpo", step, kind="OD", severity=0.5, message="drift", detail={"z": math.nan})
-        store.add_intervention(
-            "grpo", step, action="lower_lr", status="applied", reason="x", overrides=["a=1"]
-        )
+        Journal(store.db).add(Entry("none", step))
         store.add_timing("grpo", "rollout", 2.0, step=step)
     store.add_episodes("evaluation", 5, [EPISODE])
     assert store.truncate("grpo", 1) == {
-        "steps": 2, "episodes": 2, "alerts": 2, "interventions": 2, "timings": 2,
+        "steps": 2, "episodes": 2, "alerts": 2, "timings": 2,
     }  # fmt: skip
     assert counts(store) == {
         "steps": 1, "episodes": 2, "turns": 6, "tool_faults": 2, "checks": 4,
-        "alerts": 1, "interventions": 1, "timings": 1,
+        "alerts": 1, "interventions": 3, "timings": 1,
     }  # fmt: skip
     store.add_step("grpo", 2, {"loss": 9}, 1.0)
     assert store.series("grpo", "loss") == [(1, 1), (2, 9)]
@@ -177,11 +176,11 @@ def test_reopening_keeps_everything_and_a_reader_sees_committed_rows(tmp_path):
 
 def test_alerts_interventions_and_timings_come_back(store):
     store.add_alert("grpo", 3, kind="OD", severity=math.inf, message="KL is away", detail={"kl": math.inf})
-    store.add_intervention("grpo", 3, action="kl", status="proposed", reason="KL", overrides=["grpo.kl=0.01"])
+    Journal(store.db).add(Entry("rollback", 3, reason="KL", changes={"grpo.kl": 0.01}))
     (alert,) = store.alerts(kind="OD")
     assert (alert["severity"], alert["detail"], alert["step"]) == (math.inf, {"kl": math.inf}, 3)
     assert store.alerts(kind="PG") == []
-    assert store.interventions()[0]["overrides"] == ["grpo.kl=0.01"]
+    assert store.interventions()[0]["changes"] == {"grpo.kl": 0.01}
     for step, seconds in enumerate((1.5, 2.5)):
         store.add_timing("grpo", "rollout", seconds, step=step)
     store.add_timing("sft", "fit", 8.0)

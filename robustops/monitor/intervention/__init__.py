@@ -1,0 +1,1 @@
+"""What is done about a run that went wrong: typed actions, planners, canary, journal; no torch."""

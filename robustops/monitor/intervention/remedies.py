@@ -1,0 +1,214 @@
+"""What to try against each type of run fault, best first: the table behind the `rules` planner.
+
+A remedy is one attempt: one or two knobs of a family. `Scale` is a factor on the present value, other entries
+are values. signals: columns whose evidence speaks for this remedy among those of its type; unless: columns
+whose evidence speaks for another one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robustops.monitor.intervention.actions import KNOBS, Change, Settings, same
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A factor on the present value of a setting."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """why: in words, for the journal; knobs: key -> value or `Scale`; signals: see above."""
+
+    why: str
+    knobs: tuple[tuple[str, Any], ...]
+    signals: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    def place(self, columns: Sequence[str]) -> int:
+        """Of the first column that speaks for it; that behind the last one where none does."""
+        spoken = [place for place, column in enumerate(columns) if column in self.signals]
+        return min(spoken) if spoken and not set(columns).intersection(self.unless) else len(columns)
+
+    def changes(self, settings: Settings) -> tuple[Change, ...]:
+        """As changes of these settings; knobs that are turned already, or do nothing, are left out."""
+        found = []
+        for key, value in self.knobs:
+            if isinstance(value, Scale):
+                now = settings.get(key)
+                value = KNOBS[key].scaled(now, value.factor) if now else now
+            if any(same(value, option.value) for option in KNOBS[key].options(settings)):
+                found.append(Change(key, value))
+        return tuple(found)
+
+
+def _do(
+    why: str, *knobs: tuple[str, Any], signals: tuple[str, ...] = (), unless: tuple[str, ...] = ()
+) -> Remedy:
+    return Remedy(why, knobs, signals, unless)
+
+
+_WINSORISE, _NO_PROGRESS = ("reward.bounded", True), ("reward.progress", 0.0)
+_RECHECK = ("reward.recheck", True)
+_SLOWER, _MUCH_SLOWER = ("grpo.learning_rate", Scale(0.3)), ("grpo.learning_rate", Scale(0.1))
+_LEARNED = _do("a part of the reward that pays for it is left out", _NO_PROGRESS, _WINSORISE)
+
+REMEDIES: dict[str, tuple[Remedy, ...]] = {
+    "reward_spike": (
+        _do("reward parts are held to their ranges", _WINSORISE),
+        _do("and the part without a verifier is left out", _WINSORISE, _NO_PROGRESS),
+        _do("only verified success is paid for", _NO_PROGRESS, ("reward.quality", 0.0)),
+    ),
+    "reward_collapse": (
+        _do("success is read off the state checks once more", _RECHECK),
+        _do("only re-read success is paid for", _RECHECK, _NO_PROGRESS),
+    ),
+    "reward_hacking": (
+        _do("the part that is gamed is left out", _NO_PROGRESS, signals=("rewards.progress.mean",)),
+        _do(
+            "success is read off the state checks once more",
+            _RECHECK,
+            signals=("rewards.success.mean", "reward_success_gap"),
+        ),
+        _do("both", _NO_PROGRESS, _RECHECK),
+    ),
+    "empty_response": (
+        _do("a message has at least a few tokens", ("sampler.min_new_tokens", 8)),
+        _do("a message has at least one token", ("sampler.min_new_tokens", 1)),
+        _LEARNED,
+    ),
+    "repetition_collapse": (
+        _do("repeated tokens are made unlikely", ("sampler.repetition_penalty", 20.0)),
+        _do(
+            "cut-off messages are short and teach nothing",
+            ("grpo.overlong", "mask"),
+            ("model.answer_tokens", Scale(0.5)),
+            signals=("trunc_frac", "len_max"),
+        ),
+        _LEARNED,
+    ),
+    "length_short": (
+        _do("a message has at least a few tokens", ("sampler.min_new_tokens", 8)),
+        _LEARNED,
+        _do("a message has at least one token", ("sampler.min_new_tokens", 1)),
+    ),
+    "length_long": (
+        _do(
+            "cut-off messages are short and teach nothing",
+            ("grpo.overlong", "mask"),
+            ("model.answer_tokens", Scale(0.5)),
+        ),
+        _LEARNED,
+        _do("the budget of a message is cut", ("model.answer_tokens", Scale(0.25))),
+    ),
+    "kl_explosion": (
+        _do(
+            "updates are those of the schedule, and smaller",
+            _SLOWER,
+            ("grpo.whole_updates", True),
+            signals=("update_norm_rel",),
+        ),
+        # Where a KL term drives the policy away, updates keep the size that their rate gives them.
+        _do(
+            "no KL term, smaller updates",
+            ("grpo.kl", 0.0),
+            _SLOWER,
+            signals=("kl_ref_k3", "kl_ref_k1"),
+            unless=("update_norm_rel",),
+        ),
+        _do(
+            "much smaller updates of clipped gradients",
+            _MUCH_SLOWER,
+            ("grpo.grad_clip", 0.3),
+            signals=("grad_norm",),
+        ),
+    ),
+    "update_freeze": (
+        _do("updates are made whole, at the schedule's rate", ("grpo.whole_updates", True)),
+        _do(
+            "the sampler is given its weights again",
+            ("grpo.sync_guard", "resync"),
+            signals=("policy_lag_max", "policy_lag_mean", "samp_logp_absdiff_max", "samp_logp_absdiff_mean"),
+        ),
+        _do("larger updates", ("grpo.learning_rate", Scale(3.0))),
+    ),
+    "entropy_collapse": (
+        _do("an entropy bonus", ("grpo.entropy", 0.5)),
+        _do("a large entropy bonus", ("grpo.entropy", 2.0)),
+        _do(
+            "sampling at a higher temperature",
+            ("sampler.temperature", Scale(3.0)),
+            signals=("group_unique_frac", "samp_logp_absdiff_mean"),
+        ),
+    ),
+    "value_mismatch": (
+        _do(
+            "values of the head are not believed", ("grpo.value_least_ev", 1.5), signals=("vf_loss", "vf_ev")
+        ),
+        _do(
+            "groups are read off the episodes, their means subtracted",
+            ("grpo.regroup", True),
+            ("grpo.advantage_guard", "centre"),
+        ),
+        _do("the mean of the others is the baseline", ("grpo.baseline", "leave_one_out")),
+    ),
+    "advantage_instability": (
+        _do(
+            "advantages agree in sign with rewards and are clipped",
+            ("grpo.advantage_guard", "consistent"),
+            ("grpo.advantage_clip", 1.0),
+        ),
+        _do(
+            "small deviations are floored, advantages clipped",
+            ("grpo.std_floor", 0.1),
+            ("grpo.advantage_clip", 1.0),
+        ),
+    ),
+    "delayed_credit": (
+        _do(
+            "advantages agree in sign with their own rewards, for all of an episode",
+            ("grpo.advantage_guard", "consistent"),
+            ("grpo.even_credit", True),
+        ),
+        _do(
+            "success is read off the episode's own state checks",
+            _RECHECK,
+            signals=("reward_success_corr", "reward_success_gap"),
+        ),
+    ),
+    "tool_call_error": (
+        _do(
+            "refused calls are made again, readable ones read again",
+            ("domain.tool_retries", 2),
+            ("domain.reread_calls", True),
+        ),
+        _do("refused calls are made again more often", ("domain.tool_retries", 5)),
+    ),
+    "observation_corruption": (
+        _do(
+            "replies are checked by their digest and fetched again",
+            ("domain.check_replies", True),
+            ("domain.tool_retries", 2),
+        ),
+    ),
+    "termination_error": (
+        _do(
+            "an episode ends with its answer, not before",
+            ("model.min_turns", 99),
+            ("model.max_answers", 1),
+        ),
+        _do("more turns", ("model.max_turns", Scale(2.0))),
+    ),
+}
+
+
+def ranked(kind: str, columns: Sequence[str]) -> list[Remedy]:
+    """The remedies of a type, those first that the evidence speaks for. columns: of the evidence, the first
+    mover first.
+    """
+    return sorted(REMEDIES.get(kind, ()), key=lambda remedy: remedy.place(columns))

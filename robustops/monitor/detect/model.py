@@ -11,7 +11,7 @@ import numpy as np
 from robustops.monitor.detect import statistics
 from robustops.monitor.detect.groups import STAGES
 from robustops.monitor.detect.profile import Profile, stage_of
-from robustops.monitor.detect.residuals import Relations
+from robustops.monitor.detect.residuals import Relations, own_start
 from robustops.monitor.panel import Panel, Series
 
 #: Residuals of each signal, see `residuals`.
@@ -22,17 +22,21 @@ KINDS = (*(f"{view} {kind}" for view in VIEWS for kind in ("scan", "cusum")), "w
 
 @dataclass(frozen=True)
 class Model:
-    """profile and relations of the same healthy runs."""
+    """profile and relations of the same healthy runs; own: steps at a run's start that its levels are held
+    against (`residuals.own_start`), 0: against the profile.
+    """
 
     profile: Profile
     relations: Relations
+    own: int = 0
 
     @classmethod
-    def fit(cls, panels: Sequence[Panel], signals: Sequence[str] | None = None) -> Model:
+    def fit(cls, panels: Sequence[Panel], signals: Sequence[str] | None = None, own: int = 0) -> Model:
         """signals, ConfigError: as of `Profile.fit`."""
         profile = Profile.fit(panels, signals)
-        levels = np.concatenate([profile.residuals(panel) for panel in panels])
-        return cls(profile, Relations.fit(levels, [STAGES.index(stage_of(s)) for s in profile.signals]))
+        levels = np.concatenate([_levels(profile, panel, own) for panel in panels])
+        relations = Relations.fit(levels, [STAGES.index(stage_of(s)) for s in profile.signals])
+        return cls(profile, relations, own)
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -41,7 +45,7 @@ class Model:
 
     def residuals(self, panel: Panel) -> dict[str, Series]:
         """(T, C) of each view."""
-        levels = self.profile.residuals(panel)
+        levels = _levels(self.profile, panel, self.own)
         return {
             "level": levels,
             "partial": self.relations.partial(levels),
@@ -49,7 +53,7 @@ class Model:
         }
 
     def statistics(self, panel: Panel) -> dict[str, Series]:
-        """(T, K) of each kind, never NaN, larger: less healthy. Of a view, K is windows x signals or signals."""
+        """(T, K) of each kind, never NaN, larger: less healthy. K: (windows x) signals of a view."""
         made: dict[str, Series] = {}
         found = self.residuals(panel)
         for view, values in found.items():
@@ -63,9 +67,19 @@ class Model:
 
     def to_dict(self) -> dict[str, Any]:
         """In JSON values."""
-        return {"profile": self.profile.to_dict(), "relations": self.relations.to_dict()}
+        return {
+            "profile": self.profile.to_dict(),
+            "relations": self.relations.to_dict(),
+            "own": self.own,
+        }
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Model:
         """The inverse of `to_dict`."""
-        return cls(Profile.from_dict(body["profile"]), Relations.from_dict(body["relations"]))
+        relations = Relations.from_dict(body["relations"])
+        return cls(Profile.from_dict(body["profile"]), relations, int(body["own"]))
+
+
+def _levels(profile: Profile, panel: Panel, own: int) -> Series:
+    levels = profile.residuals(panel)
+    return own_start(levels, own) if own else levels

@@ -60,13 +60,16 @@ class Fitted:
 
 
 class OwnDetector:
-    """A `monitor.detector.OnlineDetector`. kinds: of statistics that are used, of `KINDS`; exact: whether
-    exact invariants are.
+    """A `monitor.detector.OnlineDetector`.
+
+    kinds: of statistics that are used, of `KINDS`; exact: whether exact invariants are; own_start: levels are
+    held against the mean of so many steps at the run's own start (0: against the profile), for a
+    configuration that the profile does not know. These steps must be healthy, since no level tells of them.
     """
 
     name = "own"
 
-    def __init__(self, kinds: Sequence[str] = KINDS, *, exact: bool = True) -> None:
+    def __init__(self, kinds: Sequence[str] = KINDS, *, exact: bool = True, own_start: int = 0) -> None:
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown or not kinds:
             raise ConfigError(
@@ -74,6 +77,7 @@ class OwnDetector:
             )
         self.kinds = tuple(kinds)
         self.exact = exact
+        self.own_start = own_start
         self._fitted: Fitted | None = None
 
     @property
@@ -87,8 +91,8 @@ class OwnDetector:
         """Learn from panels of healthy runs; ConfigError for fewer than six."""
         if len(profile) < LEAST_RUNS:
             raise ConfigError(f"{len(profile)} healthy runs are too few; give {LEAST_RUNS}, better 50")
-        model = Model.fit(profile)
-        maxima = _cross_fitted(profile, model.signals)
+        model = Model.fit(profile, own=self.own_start)
+        maxima = _cross_fitted(profile, model)
         tails = {kind: Tails.fit(values) for kind, values in maxima.items()}
         made = {kind: tails[kind].surprise(values) for kind, values in maxima.items()}
         armed = invariants_exact.armed(profile) if self.exact else ()
@@ -141,9 +145,10 @@ class OwnDetector:
     def load(cls, path: Path | str) -> OwnDetector:
         """ConfigError for a file that is no detector of this version."""
         body: dict[str, Any] = read_versioned(path, KIND, VERSION)
-        detector = cls(body["kinds"], exact=body["exact"])
+        model = Model.from_dict(body["model"])
+        detector = cls(body["kinds"], exact=body["exact"], own_start=model.own)
         detector._fitted = Fitted(
-            Model.from_dict(body["model"]),
+            model,
             {kind: Tails.from_dict(tails) for kind, tails in body["tails"].items()},
             Tails.from_dict(body["parts"]),
             tuple(name for name in body["armed"] if name in invariants_exact.BY_NAME),
@@ -155,12 +160,13 @@ class OwnDetector:
         return np.stack([surprises[kind].max(axis=-1) for kind in self.kinds], axis=-1)
 
 
-def _cross_fitted(profile: Sequence[Panel], signals: Sequence[str]) -> dict[str, Series]:
-    """(runs, K) by kind: each run's largest statistics by a model of other runs."""
+def _cross_fitted(profile: Sequence[Panel], whole: Model) -> dict[str, Series]:
+    """(runs, K) by kind: each run's largest statistics by a model like `whole`, but of other runs."""
     made: list[dict[str, Series]] = [{} for _ in profile]
     folds = min(FOLDS, len(profile) // 2)
     for fold in range(folds):
-        model = Model.fit([p for place, p in enumerate(profile) if place % folds != fold], signals)
+        others = [panel for place, panel in enumerate(profile) if place % folds != fold]
+        model = Model.fit(others, whole.signals, whole.own)
         for place in range(fold, len(profile), folds):
             found = model.statistics(profile[place])
             made[place] = {kind: values.max(axis=0) for kind, values in found.items()}

@@ -150,6 +150,35 @@ def test_kinds_of_statistics_can_be_left_out() -> None:
     assert set(KINDS) >= {"level scan", "partial cusum", "whole"}
 
 
+def test_a_configuration_that_the_profile_does_not_know_is_held_against_its_own_start(
+    detector: OwnDetector,
+) -> None:
+    relative = OwnDetector(own_start=5)
+    relative.fit(runs(30))
+    longer = [shifted(run(seed), "len_mean", 6.0, 0) for seed in range(700, 710)]
+    usual = max(relative.score(panel) for panel in runs(20, first=800))
+    assert np.median([relative.score(panel) for panel in longer]) <= usual
+    assert min(detector.score(panel) for panel in longer) > max(
+        detector.score(panel) for panel in runs(20, first=800)
+    )
+    faulty = [shifted(panel, "entropy", 0.06, 15) for panel in longer]
+    assert np.mean([relative.score(panel) > usual for panel in faulty]) >= 0.8
+
+
+def test_the_score_is_the_largest_surprise_of_the_largest_statistics(detector: OwnDetector) -> None:
+    panel = shifted(run(530), "entropy", 0.05, 10)
+    fitted, found = detector.fitted, []
+    for place, kind in enumerate(detector.kinds):
+        values, tails = fitted.model.statistics(panel)[kind], fitted.tails[kind]
+        largest = 0.0
+        for column in range(values.shape[1]):
+            for value in values[:, column]:
+                surprise = (value - tails.start[column]) / tails.scale[column] - math.log(0.4)
+                largest = max(largest, surprise)
+        found.append((largest - fitted.parts.start[place]) / fitted.parts.scale[place] - math.log(0.4))
+    assert detector.score(panel) == pytest.approx(max(0.0, *found))
+
+
 def test_wrong_order_and_too_few_runs_are_refused() -> None:
     with pytest.raises(ConfigError, match="call fit"):
         OwnDetector().score(run(0))

@@ -19,11 +19,14 @@ HEADLINES = (
 def evaluate(settings: BenchSettings) -> dict[str, Any]:
     """Evaluate the methods, write tables and figures; returns where they are and the headline numbers."""
     from robustops.bench.campaign.dataset import load
+    from robustops.bench.campaign.extras import require
     from robustops.bench.evaluation import evaluate as work
     from robustops.bench.evaluation import figures, registry, remediation
+    from robustops.bench.evaluation import table as written
     from robustops.bench.evaluation import tables as paper
     from robustops.bench.evaluation.runs import Runs
 
+    require("matplotlib")  # before the work, not after it
     campaign, dataset = Path(settings.campaign).absolute(), Path(settings.dataset).absolute()
     methods = registry.chosen(settings.methods)
     swept = registry.swept(methods)
@@ -43,7 +46,7 @@ def evaluate(settings: BenchSettings) -> dict[str, Any]:
     cases = remediation.read_cases(campaign)
     table_5 = remediation.remediation_table(cases, Runs(loaded).labels, settings.seed, request.draws)
     all_tables = paper.tables(found, request, [table_5])
-    paths = paper.write(all_tables, found, request.folder / "tables")
+    paths = written.write(all_tables, paper.everything(found), request.folder / "tables")
     drawn = figures.draw(
         loaded, found.rows, swept, request.tiers[-1], cases, campaign, request.folder / "figures"
     )

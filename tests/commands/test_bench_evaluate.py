@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
 
 from robustops import cli
 from tests.bench.evaluation.small import small_dataset
@@ -39,8 +40,7 @@ def test_it_writes_tables_and_figures_and_ends_with_one_json_line(evaluate, tmp_
     assert len((tables / "tables.md").read_text()) > 1000
     named = {(row["method"], row["metric"]) for row in body["rows"]}
     assert ("lof", "auroc") in named and ("svm_classifier", "type_f1") in named
-    if pytest.importorskip("matplotlib"):
-        assert [path.endswith("figure_7.png") for path in body["figures"]] == [True]
+    assert [path.endswith("figure_7.png") for path in body["figures"]] == [True]
 
 
 def test_text_shows_the_tables(evaluate):

@@ -23,7 +23,7 @@ from robustops.bench.evaluation.detection import FAMILIES
 from robustops.bench.evaluation.metrics import share
 from robustops.bench.evaluation.resampling import Draws, Values, divided, draw_groups, interval
 from robustops.bench.evaluation.runs import Label
-from robustops.bench.evaluation.tables import Cell, EvaluationTable
+from robustops.bench.evaluation.table import Cell, EvaluationTable
 from robustops.errors import DatasetError
 
 CASES = Path("remediation") / "cases.jsonl"

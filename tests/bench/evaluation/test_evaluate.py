@@ -19,7 +19,8 @@ from robustops.bench.evaluation.registry import chosen
 from robustops.bench.evaluation.remediation import remediation_table
 from robustops.bench.evaluation.rows import Rows
 from robustops.bench.evaluation.runs import Runs
-from robustops.bench.evaluation.tables import tables, write
+from robustops.bench.evaluation.table import write
+from robustops.bench.evaluation.tables import everything, tables
 from robustops.bench.evaluation.units import run_units, units_of
 from robustops.errors import ConfigError
 from tests.bench.evaluation.small import STEPS, TYPES, small_dataset
@@ -183,9 +184,9 @@ def test_methods_whose_package_is_absent_are_named_in_every_table(request_, eval
     absent = dataclasses.replace(evaluation, rows=rows, absent={"rlprobe": "rlprobe"})
     made = tables(absent, request_, [remediation_table([], {}, 0, 10)])
     for table in made:
-        if table.name.startswith(("detection", "online", "compared", "table_3")):
+        if table.name.startswith(("detection", "online", "modes", "compared", "table_3")):
             assert "rlprobe: rlprobe is not installed" in table.markdown()
-    paths = write(made, absent, tmp_path)
+    paths = write(made, everything(absent), tmp_path)
     assert {p.suffix for p in paths} == {".md", ".json"} and "III" in (tmp_path / "tables.md").read_text()
     assert json.loads((tmp_path / "rows.json").read_text())["not_installed"] == {"rlprobe": "rlprobe"}
     assert "no remediation/cases.jsonl" in json.loads((tmp_path / "table_5.json").read_text())["note"]

@@ -4,8 +4,8 @@
     detector.score(panel)                  one number a run, larger: less like a healthy run
     detector.step_scores(panel)            the same after each step, from what was known by then
 
-Thresholds are not a detector's business: `monitor.detect.conformal` takes scores of healthy runs that the detector
-has not seen, the calibration set, and turns a score into a p-value.
+Thresholds are not a detector's business: `monitor.detect.conformal` takes scores of healthy runs that the
+detector has not seen, the calibration set, and turns a score into a p-value.
 """
 
 from __future__ import annotations

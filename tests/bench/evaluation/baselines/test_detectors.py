@@ -67,8 +67,9 @@ def test_step_scores_do_not_look_ahead(method, fitted):
 
 def test_several_runs_at_once_are_scored_as_each_alone(fitted):
     panels = healthy_panels(5)
-    for method in DETECTORS[:4]:
-        detector = fitted(method)
+    together = [d for d in map(fitted, DETECTORS) if hasattr(d, "scores")]
+    assert together
+    for detector in together:
         assert detector.scores(panels).tolist() == pytest.approx([detector.score(p) for p in panels])
 
 

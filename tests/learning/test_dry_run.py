@@ -18,6 +18,7 @@ from robustops.settings import (
     HardwareSettings,
     LoRASettings,
     ModelSettings,
+    MonitorSettings,
     SamplerSettings,
     SFTSettings,
     TrainSettings,
@@ -168,6 +169,12 @@ def test_updates_that_16_bit_weights_lose_are_told() -> None:
     assert "model.dtype=float32" in note
     assert report()["notes"] == []
     assert report(hardware=plain, model=replace(MODEL, dtype="float32"))["notes"] == []
+
+
+def test_disk_holds_the_ring_of_a_run_that_may_go_back() -> None:
+    """The ring is full, and one more is pinned."""
+    disk = report(monitor=MonitorSettings("remediate", ring=4))["disk"]
+    assert disk["checkpoints"] == 5 * disk["checkpoint"]
 
 
 def test_disk_holds_two_checkpoints_and_a_policy_a_stage() -> None:

@@ -85,6 +85,11 @@ RULES = (
 )
 
 
+#: Columns that tell mechanisms of a type apart, and how many times their earlier median is out of the usual.
+TELLING = {"kl_explosion": ("update_norm_rel", "grad_norm")}
+TIMES = 5.0
+
+
 def exact_rules(panel: Panel) -> Verdict:
     """What the rules say of a run after the panel's last step."""
     if not len(panel) or not any(panel.observed(rule.column) for rule in RULES):
@@ -101,8 +106,25 @@ def exact_rules(panel: Panel) -> Verdict:
         type=worst.kind,
         labels={worst.kind: 1.0},
         severity=worst.severity,
-        evidence=tuple(_evidence(panel, begun, rule) for begun, rule in fired),
+        evidence=(
+            *_telling(panel, onset, worst),
+            *(_evidence(panel, begun, rule) for begun, rule in fired),
+        ),
     )
+
+
+def _telling(panel: Panel, onset: int, rule: Rule) -> list[Evidence]:
+    """Further columns that jumped with the onset: they only say which remedy comes first."""
+    found = []
+    for column in TELLING.get(rule.kind, ()):
+        values = panel[column]
+        before, value = values[(panel.steps < onset) & np.isfinite(values)], values[panel.steps == onset][0]
+        if len(before) and value > TIMES * np.median(before):
+            usual = float(np.median(before))
+            text = f"{column} is {value:.4g} at step {onset}, {usual:.4g} before"
+            score = float(value / usual) if usual > 0 else float("inf")
+            found.append(Evidence(rule.invariant, column, onset, float(value), 0.0, usual, score, text))
+    return found
 
 
 def _evidence(panel: Panel, onset: int, rule: Rule) -> Evidence:

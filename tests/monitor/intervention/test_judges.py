@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from robustops.monitor.intervention.judges import RULES, exact_rules
+from robustops.monitor.intervention.planners import RulePlanner, Situation
 from robustops.monitor.intervention.policy import FAMILIES
 from robustops.monitor.panel import Panel
+from tests.monitor.intervention.cases import SETTINGS
 
 
 def panel(**columns):
@@ -46,6 +48,17 @@ def test_the_graver_rule_names_the_cause_and_all_are_evidence():
     verdict = exact_rules(panel(kl_ref_k3=[0.1, 0.9, 0.9], obs_roundtrip_mismatch_frac=[0.0, 0.1, 0.1]))
     assert verdict.type == "observation_corruption" and verdict.severity == 1.0
     assert [one.column for one in verdict.evidence] == ["obs_roundtrip_mismatch_frac", "kl_ref_k3"]
+
+
+def test_what_jumped_with_the_onset_says_which_remedy_is_first():
+    """A rate twenty times too high moves the weights; a wrong sign of the KL term does not."""
+    drift = [0.1, 0.1, 0.9, 0.9]
+    for norms, first in (([1.0, 2.0, 20.0, 3.0], "grpo.whole_updates"), ([1.0, 2.0, 6.0, 2.0], "grpo.kl")):
+        seen = panel(kl_ref_k3=drift, update_norm_rel=norms)
+        verdict = exact_rules(seen)
+        plan = RulePlanner().plan(Situation(verdict, SETTINGS, 1, 4, seen))
+        assert first in {change.key for change in plan.changes}
+        assert verdict.onset == 3 and verdict.evidence[-1].column == "kl_ref_k3"
 
 
 def test_what_is_not_observed_is_not_healthy():

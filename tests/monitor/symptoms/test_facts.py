@@ -116,6 +116,11 @@ def test_no_signal_to_the_end():
     quiet = np.where((np.arange(ROWS) >= 15) & (np.arange(ROWS) < 25), 1.0, 0.2)
     assert columns_of(zero_signal_frac=quiet, reward_mean=step_to(ROWS, 15, 0.6, 0.1)) == []
     assert columns_of(zero_signal_frac=np.resize([1.0, 1.0, 0.5], ROWS)) == []
+    low = step_to(ROWS, ROWS - 8, 0.6, 0.1)
+    assert columns_of(zero_signal_frac=step_to(ROWS, ROWS - 7, 0.2, 1.0), reward_mean=low) == []
+    assert columns_of(zero_signal_frac=step_to(ROWS, ROWS - 8, 0.2, 1.0), reward_mean=low) == [
+        "zero_signal_frac"
+    ]
 
 
 def test_no_signal_at_the_highest_reward_is_a_solved_task():

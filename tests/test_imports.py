@@ -12,7 +12,7 @@ import robustops
 PACKAGE = Path(robustops.__file__).parent
 #: Layers from the bottom up; a module may import from its own layer's row (see SIBLINGS) and below.
 LAYERS = (
-    ("records", "errors", "seeding", "resources", "settings", "_conf", "_data"),
+    ("records", "errors", "extras", "files", "seeding", "resources", "settings", "_conf", "_data"),
     ("worlds",),
     ("faults", "tasks"),
     ("rollout", "monitor", "rewards", "objectives"),

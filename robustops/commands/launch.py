@@ -26,8 +26,8 @@ from robustops.commands.machine import cores
 from robustops.commands.runner import LAUNCHER, Context
 from robustops.commands.saved import quote
 from robustops.errors import ConfigError, RobustOpsError, TrainingError
+from robustops.files import read_json
 from robustops.settings import HardwareSettings, TrainSettings
-from robustops.tracking.files import read_json
 
 #: Exit status after Ctrl-C, as shells expect of SIGINT.
 INTERRUPTED = 130

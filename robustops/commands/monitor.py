@@ -14,7 +14,7 @@ from robustops.commands.runner import Context
 from robustops.commands.show import place, show_line, show_table
 from robustops.errors import ConfigError
 from robustops.monitor.importers import Imported, load
-from robustops.monitor.judge import judge, unseen
+from robustops.monitor.judge import judge, unseen, within
 from robustops.monitor.panel import Panel
 from robustops.monitor.plot import draw
 from robustops.monitor.taxonomy import CODES
@@ -33,7 +33,9 @@ def run(settings: MonitorCommandSettings, context: Context) -> dict[str, Any]:
         raise ConfigError(f"{settings.source} had nothing to read when the watch ended; check source=")
     imported, verdict = found
     if settings.plot is not None:
-        draw(_judged(imported.panel, settings), verdict, Path(settings.plot), Path(settings.source).name)
+        draw(
+            within(imported.panel, settings.horizon), verdict, Path(settings.plot), Path(settings.source).name
+        )
     if settings.format == "text":
         _show(imported, verdict, settings)
     return report(imported, verdict, settings)
@@ -129,13 +131,7 @@ def _line(imported: Imported, verdict: Verdict) -> str:
 
 
 def _reasons(imported: Imported, verdict: Verdict, settings: MonitorCommandSettings) -> list[str]:
-    return unseen(_judged(imported.panel, settings)) if verdict.verdict == "not_observed" else []
-
-
-def _judged(panel: Panel, settings: MonitorCommandSettings) -> Panel:
-    if settings.horizon is None:
-        return panel
-    return panel.until(int(panel.steps[0]) + settings.horizon - 1)
+    return unseen(within(imported.panel, settings.horizon)) if verdict.verdict == "not_observed" else []
 
 
 # text ---------------------------------------------------------------------------------------------

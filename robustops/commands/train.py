@@ -48,8 +48,8 @@ def _say_what_was_done(settings: TrainSettings, context: Context) -> None:
     if not prints_results() or settings.format != "text" or settings.monitor.name != "remediate":
         return
     from robustops.commands.show import show_line
+    from robustops.files import read_json
     from robustops.monitor.intervention.report import sentences
-    from robustops.tracking.files import read_json
 
     summary = read_json(context.run_dir / "summary.json", what="summary")
     for line in sentences(summary["health"]):

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
+from robustops.files import atomic_write_bytes, atomic_write_text
 from robustops.learning.checkpoints import Checkpoints, ResumePoint, damage, move_into_place
 from robustops.learning.hardware import group_size
 from robustops.settings import TrainSettings
-from robustops.tracking.files import atomic_write_bytes, atomic_write_text
 from robustops.tracking.run_record import NAME, read_record
 
 #: The stage that runs branch in.

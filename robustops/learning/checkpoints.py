@@ -30,7 +30,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from robustops.errors import ConfigError, TrainingError
-from robustops.tracking.files import atomic_write_json, sync_folder
+from robustops.files import atomic_write_json, sync_folder
 
 STATE, MANIFEST = "state.ckpt", "manifest.json"
 _COMPLETE = re.compile(r"step-(\d+)")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustops.faults.manifest import build_manifest
+from robustops.files import atomic_write_text
 from robustops.learning.demonstrations import collect_episodes, demonstration_starts
 from robustops.learning.progress import progress
 from robustops.learning.run import BASE, Run
@@ -14,7 +15,6 @@ from robustops.records import Episode, Task, canonical_json
 from robustops.rewards.parts import bad_turns
 from robustops.seeding import child_seed, generator
 from robustops.settings import CollectSettings
-from robustops.tracking.files import atomic_write_text
 
 
 def run_collection(settings: CollectSettings, run_dir: Path, config: dict[str, Any]) -> dict[str, Any]:

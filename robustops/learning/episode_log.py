@@ -9,9 +9,9 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from robustops.files import atomic_write_text
 from robustops.learning.groups import StepGroups
 from robustops.monitor.episodes import choose, episode_row, read_episodes, to_line
-from robustops.tracking.files import atomic_write_text
 
 
 class EpisodeLog(Callback):

@@ -13,6 +13,7 @@ import torch
 
 from robustops import __version__
 from robustops.errors import ConfigError, RunPaused
+from robustops.files import atomic_write_json
 from robustops.learning.admission import Admission, admit
 from robustops.learning.branching import STAGE
 from robustops.learning.evaluation import EvaluationPlan, evaluate_policy
@@ -28,7 +29,6 @@ from robustops.monitor.intervention.policy import Judge
 from robustops.seeding import child_seed
 from robustops.settings import EvaluateSettings, EvaluationSettings, PolicyCommandSettings, TrainSettings
 from robustops.tasks.opening import open_catalog
-from robustops.tracking.files import atomic_write_json
 from robustops.tracking.loggers import log_table
 from robustops.tracking.results import build_summary
 from robustops.tracking.tables import evaluation_cells, print_results

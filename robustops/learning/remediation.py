@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from robustops.errors import RunPaused, SamplerError, TrainingError
+from robustops.files import atomic_write_text
 from robustops.learning.branching import STAGE
 from robustops.learning.fingerprint import flat_settings
 from robustops.learning.hardware import group_size
@@ -32,7 +33,6 @@ from robustops.monitor.intervention.policy import Bounds, Judge, Jump, Remediati
 from robustops.monitor.panel import Panel
 from robustops.monitor.telemetry import StepRecord, read_telemetry
 from robustops.settings import TrainSettings
-from robustops.tracking.files import atomic_write_text
 from robustops.tracking.run_record import read_record
 
 DISCARDED = "discarded"

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from robustops.errors import ConfigError
 from robustops.monitor.importers.assemble import Table
 from robustops.monitor.importers.log import Imported, Row, row_of
-from robustops.monitor.judge import ALARM, findings, judge
+from robustops.monitor.judge import ALARM, findings, verdict_of
 from robustops.monitor.rules import Alert
 from robustops.monitor.verdict import Verdict
 from robustops.monitor.wording import headline
@@ -65,8 +65,9 @@ class RunMonitor(TrainerCallback):  # type: ignore[misc]
             self._add(logs, int(logs.get("step", 0)))
         imported = self.imported
         if imported is not None:
-            self._told = {finding.rule for finding in findings(imported.panel, growing=True)}
-            self.verdict = judge(imported.panel, growing=True)
+            found = findings(imported.panel, growing=True)
+            self._told = {finding.rule for finding in found}
+            self.verdict = verdict_of(imported.panel, found)
 
     def on_log(
         self,
@@ -82,14 +83,15 @@ class RunMonitor(TrainerCallback):  # type: ignore[misc]
         imported = self.imported
         if imported is None:
             return
-        for finding in findings(imported.panel, growing=True):
+        found = findings(imported.panel, growing=True)
+        for finding in found:
             if finding.rule not in self._told:
                 self._told.add(finding.rule)
                 seen = finding.evidence
                 alert = Alert("train", seen.step, finding.rule, finding.severity, seen.text)
                 self.alerts.append(alert)
                 self.report(alert)
-        before, self.verdict = self.verdict, judge(imported.panel, growing=True)
+        before, self.verdict = self.verdict, verdict_of(imported.panel, found)
         changed = before is None or (before.verdict, before.type) != (self.verdict.verdict, self.verdict.type)
         if changed and self.on_verdict is not None:
             self.on_verdict(self.verdict)

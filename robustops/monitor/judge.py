@@ -71,15 +71,15 @@ def judge(
         raise ConfigError(f"horizon is {horizon}; it must be at least 1 step, or null for the whole log")
     if not len(panel):
         raise ConfigError(f"{panel.source or 'the panel'} has no row to judge")
-    panel = _within(panel, horizon)
+    panel = within(panel, horizon)
     found = findings(panel, growing=growing)
     p_value = float("nan")
     if profile:
-        healthy = [findings(_within(other, horizon)) for other in profile]
+        healthy = [findings(within(other, horizon)) for other in profile]
         found = _uncommon(found, healthy)
         as_bad = sum(_badness(_uncommon(other, healthy)) >= _badness(found) for other in healthy)
         p_value = (as_bad + 1) / (len(healthy) + 1)
-    return _verdict(panel, found, p_value)
+    return verdict_of(panel, found, p_value)
 
 
 def findings(panel: Panel, *, growing: bool = False) -> list[Finding]:
@@ -108,11 +108,13 @@ def missing(panel: Panel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(absent))
 
 
-def _within(panel: Panel, horizon: int | None) -> Panel:
+def within(panel: Panel, horizon: int | None) -> Panel:
+    """Its first so many steps; None: all of them."""
     return panel if horizon is None else panel.until(int(panel.steps[0]) + horizon - 1)
 
 
-def _verdict(panel: Panel, found: Sequence[Finding], p_value: float) -> Verdict:
+def verdict_of(panel: Panel, found: Sequence[Finding], p_value: float = float("nan")) -> Verdict:
+    """What findings (of `findings`, of the same panel) come to."""
     evidence = tuple(finding.evidence for finding in found)
     severity = max((finding.severity for finding in found), default=0.0)
     if severity < ALARM:

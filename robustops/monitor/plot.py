@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from robustops.errors import ConfigError
-from robustops.monitor.extras import require
+from robustops.extras import require
 from robustops.monitor.panel import Panel, Series
 from robustops.monitor.verdict import Evidence, Verdict
 from robustops.monitor.wording import headline

@@ -31,11 +31,12 @@ CODES: dict[str, str] = dict(
         strict=True,
     )
 )
-_FAMILY_OF = {name: family for family, types in FAMILIES.items() for name in types}
+#: Type -> its family.
+FAMILY_OF: dict[str, str] = {name: family for family, types in FAMILIES.items() for name in types}
 
 
 def family_of(name: str) -> str:
     """Family of a type; ConfigError for a name that is no type."""
-    if name not in _FAMILY_OF:
+    if name not in FAMILY_OF:
         raise unknown_name("run fault", name, TYPES)
-    return _FAMILY_OF[name]
+    return FAMILY_OF[name]

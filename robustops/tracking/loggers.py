@@ -19,7 +19,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from robustops.errors import unknown_name
-from robustops.tracking.files import atomic_write_text
+from robustops.files import atomic_write_text
 
 PROJECT = "robustops"
 #: logger, table name, columns, rows

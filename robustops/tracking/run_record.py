@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
-from robustops.tracking.files import atomic_write_json, read_json
+from robustops.files import atomic_write_json, read_json
 
 NAME = "run.json"
 FORMAT = 1

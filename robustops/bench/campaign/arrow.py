@@ -11,8 +11,8 @@ from typing import Any
 from robustops.bench.campaign.columns import DATASET_VERSION, TABLES
 from robustops.bench.campaign.extras import require
 from robustops.errors import DatasetError
+from robustops.files import atomic_write_bytes
 from robustops.monitor.schema import SCHEMA_VERSION
-from robustops.tracking.files import atomic_write_bytes
 
 #: Key of the file's metadata under which the versions stand.
 META = "faultbench"

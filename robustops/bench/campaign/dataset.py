@@ -29,8 +29,8 @@ from robustops.bench.campaign.rows import exposure_rows, further_exposure, run_r
 from robustops.bench.campaign.splits import split
 from robustops.bench.campaign.verdict import Verdict
 from robustops.errors import DatasetError
+from robustops.files import atomic_write_json, read_json
 from robustops.monitor import schema
-from robustops.tracking.files import atomic_write_json, read_json
 
 MANIFEST = "manifest.json"
 #: Size that is committed at most.

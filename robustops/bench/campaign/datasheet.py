@@ -10,8 +10,8 @@ from robustops.bench.campaign.columns import DATASET_VERSION, EXPOSURE, RUNS, SP
 from robustops.bench.campaign.dataset import LIMIT_MB, MANIFEST
 from robustops.bench.campaign.splits import FINAL_SHARE, FOLDS, HEALTHY_SETS, PARTITIONS
 from robustops.bench.run_faults.catalog import CATALOG
+from robustops.files import atomic_write_text, read_json
 from robustops.monitor import schema
-from robustops.tracking.files import atomic_write_text, read_json
 
 NAME = "README.md"
 

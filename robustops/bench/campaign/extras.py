@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from robustops.errors import ConfigError
+from robustops import extras
 
 
 def require(module: str) -> Any:
     """The module, imported; ConfigError where its package is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{module.partition('.')[0]} is not installed ({error}); pip install 'robustops[faultbench]'"
-        ) from error
+    return extras.require(module, "faultbench")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from robustops.bench.campaign.plan import PlannedRun
 from robustops.errors import ConfigError
-from robustops.tracking.files import read_json
+from robustops.files import read_json
 
 RUNS, FAILURES, LOGS, CLAIMS = "runs", "failures", "logs", "claims"
 PLANNED, COST = "planned.json", "cost.json"

@@ -25,7 +25,7 @@ from robustops.bench.campaign.strengths import written
 from robustops.bench.campaign.trials import Trial, Trials, trained
 from robustops.bench.campaign.worker import Compose
 from robustops.errors import ConfigError
-from robustops.tracking.files import atomic_write_text
+from robustops.files import atomic_write_text
 
 NAME = "strengths.yaml"
 #: Healthy runs: as many as a deviation within a fifth takes. The first few are the controls of faulty runs.

@@ -23,7 +23,7 @@ from typing import Any
 from robustops.bench.campaign.claims import claimed, clear_leftovers
 from robustops.bench.campaign.folders import LOGS, note_of, settled
 from robustops.bench.campaign.plan import PlannedRun
-from robustops.tracking.files import atomic_write_text
+from robustops.files import atomic_write_text
 
 #: Seconds between two looks at the workers.
 PERIOD = 0.2

@@ -19,8 +19,8 @@ from robustops.bench.campaign.folders import COST, RUNS
 from robustops.bench.campaign.folders import PLANNED as PLANNED_FILE
 from robustops.bench.run_faults.exposure import read_exposure
 from robustops.errors import DatasetError
+from robustops.files import read_json
 from robustops.monitor.telemetry import StepRecord, read_telemetry
-from robustops.tracking.files import read_json
 
 EXPOSURES = ("exposure.jsonl", "exposure_2.jsonl")
 

@@ -25,10 +25,10 @@ from robustops.bench.campaign.folders import folder_of
 from robustops.bench.campaign.plan import PlannedRun, fault_overrides
 from robustops.bench.campaign.variety import variety
 from robustops.bench.campaign.worker import Compose, run_one
+from robustops.files import atomic_write_text
 from robustops.monitor.schema import names
 from robustops.monitor.telemetry import read_telemetry
 from robustops.seeding import child_seed
-from robustops.tracking.files import atomic_write_text
 
 #: Root of the pilot's seeds and varieties. The campaign draws its seeds under another name.
 ROOT = 0

@@ -13,12 +13,12 @@ from typing import Any
 from robustops.bench.campaign.folders import COST, KEPT, PLANNED, folder_of
 from robustops.bench.campaign.plan import PlannedRun
 from robustops.bench.run_faults.injector import training_hooks
+from robustops.files import atomic_write_json
 from robustops.learning.checkpoints import move_into_place
 from robustops.learning.hooks import TrainingHooks
 from robustops.learning.pipeline import run_training
 from robustops.records import Group
 from robustops.settings import TrainSettings
-from robustops.tracking.files import atomic_write_json
 
 EXPERIMENT = "faultbench"
 #: Settings and the plain config of `robustops train` with these overrides, see `commands.composition`.

@@ -20,7 +20,7 @@ from robustops.bench.evaluation.rows import Row, Rows
 from robustops.bench.evaluation.runs import HORIZONS, TIERS, Label, Runs
 from robustops.bench.evaluation.units import Done, run_units, units_of
 from robustops.errors import ConfigError
-from robustops.tracking.files import atomic_write_json, read_json
+from robustops.files import atomic_write_json, read_json
 
 #: Horizons of figure 7, beside those of the tables; of the methods that it shows alone.
 SWEEP = (5, 10, 15, 25, 30)

@@ -13,7 +13,6 @@ the other groups, which nobody has learned from, calibrate as well.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 
 from robustops.bench.evaluation.runs import Label
 from robustops.errors import ConfigError, DatasetError
+from robustops.monitor.detect.conformal import Calibration
 from robustops.monitor.panel import Series
 
 #: Run false-alarm rates at which recall is reported, and the one at which all else is.
@@ -134,9 +134,9 @@ def conformal_threshold(scores: Series, rate: float) -> Threshold:
     scores: (n,) of the calibration runs. One run in n + 1 is the lowest rate there is: below it, the largest
     calibration score is the threshold, and `level` says 1 / (n + 1).
     """
-    ordered = np.sort(scores)[::-1]
-    allowed = max(1, math.floor(rate * (len(ordered) + 1) + 1e-9))
-    return Threshold(float(ordered[allowed - 1]), allowed / (len(ordered) + 1))
+    calibration = Calibration.of(scores)
+    level = max(rate, 1 / (len(scores) + 1))
+    return Threshold(calibration.threshold(level), calibration.allowed(level) / (len(scores) + 1))
 
 
 def first_alarms(step_scores: Series, threshold: float) -> np.ndarray:

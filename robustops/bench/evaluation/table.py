@@ -11,7 +11,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from robustops.tracking.files import atomic_write_json, atomic_write_text
+from robustops.files import atomic_write_json, atomic_write_text
 from robustops.tracking.statistics import Interval
 from robustops.tracking.tables import plain_table
 

@@ -28,11 +28,11 @@ from robustops.bench.evaluation.protocol import Fold, Partition
 from robustops.bench.evaluation.registry import DETECT, Method, chosen
 from robustops.bench.evaluation.runs import Runs
 from robustops.errors import ConfigError
+from robustops.files import atomic_write_bytes
 from robustops.monitor.diagnoser import novelty
 from robustops.monitor.panel import Panel
 from robustops.monitor.verdict import UNKNOWN
 from robustops.seeding import child_seed
-from robustops.tracking.files import atomic_write_bytes
 
 Arrays = dict[str, np.ndarray]
 

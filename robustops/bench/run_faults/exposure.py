@@ -27,7 +27,7 @@ from typing import Any
 
 from robustops.bench.run_faults.spec import Key, RunFaultSpec
 from robustops.errors import ConfigError
-from robustops.tracking.files import atomic_write_text
+from robustops.files import atomic_write_text
 
 NAME = "exposure.jsonl"
 _MODULUS = 2**64

@@ -67,10 +67,14 @@ class Calibration:
         largest = np.maximum.accumulate(scores) if len(scores) else scores
         return np.array([self.p_value(float(score)) for score in largest])
 
+    def allowed(self, alpha: float) -> int:
+        """How many of n + 1 healthy runs may give an alarm at a rate of alpha."""
+        _check(alpha)
+        return math.floor(alpha * (1 + len(self.scores)) + 1e-9)
+
     def threshold(self, alpha: float) -> float:
         """A score above it is an alarm; p_value(score) <= alpha is the same. inf: too few runs for alpha."""
-        _check(alpha)
-        allowed = math.floor(alpha * (1 + len(self.scores)) + 1e-9)
+        allowed = self.allowed(alpha)
         return math.inf if allowed < 1 else float(self.scores[-allowed])
 
     def first_alarm(self, scores: Series, alpha: float) -> int | None:
@@ -80,9 +84,7 @@ class Calibration:
 
     def rate_bound(self, alpha: float, confidence: float = 0.95) -> float:
         """What the false-alarm rate given this very set stays below, with this confidence."""
-        _check(alpha)
-        count = len(self.scores)
-        allowed = math.floor(alpha * (1 + count) + 1e-9)
+        count, allowed = len(self.scores), self.allowed(alpha)
         if allowed < 1:
             return 0.0
         low, high = 0.0, 1.0

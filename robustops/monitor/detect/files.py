@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
+from robustops.files import atomic_write_text
 
 
 def write_versioned(path: Path | str, kind: str, version: int, body: dict[str, Any]) -> None:
-    """Write beside the file and put it in its place in one move: a reader sees a whole file or none."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The file is whole or absent."""
     text = json.dumps({"kind": kind, "version": version, **body}, separators=(",", ":"))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    atomic_write_text(path, text + "\n")
 
 
 def read_versioned(path: Path | str, kind: str, version: int) -> dict[str, Any]:

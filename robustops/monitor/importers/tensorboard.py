@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from robustops.errors import ConfigError
-from robustops.monitor.extras import require
+from robustops.extras import require
 from robustops.monitor.importers.log import Log, Row, Source
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robustops.errors import ConfigError
-from robustops.monitor.extras import require
+from robustops.extras import require
 from robustops.monitor.importers.jsonl import row_of_object
 from robustops.monitor.importers.log import Log, Row, Source
 

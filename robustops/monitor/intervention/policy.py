@@ -24,6 +24,7 @@ from robustops.monitor.intervention.actions import Settings, check_changes, diff
 from robustops.monitor.intervention.journal import Entry, Journal, State, verdict_of
 from robustops.monitor.intervention.planners import Plan, Planner, Situation
 from robustops.monitor.panel import Panel
+from robustops.monitor.taxonomy import FAMILY_OF
 from robustops.monitor.verdict import UNKNOWN, Verdict
 
 #: What says of a panel how the run is.
@@ -316,23 +317,8 @@ def label_of(verdict: Verdict) -> str | None:
     """The type to act on; None where nothing that is known fits, or causes of several families do."""
     if verdict.type in (None, UNKNOWN):
         return None
-    families = {family for family in map(family_of, verdict.labels) if family is not None}
+    families = {FAMILY_OF[kind] for kind in verdict.labels if kind in FAMILY_OF}
     return None if len(families) > 1 else verdict.type
-
-
-def family_of(kind: str) -> str | None:
-    """Family of a type of run fault; None for one that is not known."""
-    return FAMILIES.get(kind)
-
-
-#: Families of the types, as in the paper's table.
-FAMILIES = {
-    **dict.fromkeys(("reward_spike", "reward_collapse", "reward_hacking"), "reward"),
-    **dict.fromkeys(("empty_response", "repetition_collapse", "length_short", "length_long"), "generation"),
-    **dict.fromkeys(("kl_explosion", "update_freeze", "entropy_collapse"), "optimisation"),
-    **dict.fromkeys(("value_mismatch", "advantage_instability", "delayed_credit"), "credit"),
-    **dict.fromkeys(("tool_call_error", "observation_corruption", "termination_error"), "environment"),
-}
 
 
 def described(plan: Plan, settings: Settings) -> str:

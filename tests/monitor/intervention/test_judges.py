@@ -5,8 +5,8 @@ import pytest
 
 from robustops.monitor.intervention.judges import RULES, exact_rules
 from robustops.monitor.intervention.planners import RulePlanner, Situation
-from robustops.monitor.intervention.policy import FAMILIES
 from robustops.monitor.panel import Panel
+from robustops.monitor.taxonomy import FAMILY_OF
 from tests.monitor.intervention.cases import SETTINGS
 
 
@@ -16,7 +16,7 @@ def panel(**columns):
 
 
 def test_the_rules_name_types_and_their_families():
-    assert all(FAMILIES[rule.kind] == rule.family for rule in RULES)
+    assert all(FAMILY_OF[rule.kind] == rule.family for rule in RULES)
 
 
 def test_a_healthy_run_breaks_none():

@@ -19,8 +19,8 @@ from robustops.monitor.intervention.planners import (
     Situation,
     make_planner,
 )
-from robustops.monitor.intervention.policy import FAMILIES
 from robustops.monitor.intervention.remedies import REMEDIES
+from robustops.monitor.taxonomy import FAMILY_OF
 from robustops.settings import MonitorSettings
 from tests.monitor.intervention.cases import SETTINGS, anomalous, panel
 
@@ -40,8 +40,8 @@ def all_plans(planner, verdict, settings=SETTINGS):
 
 
 def test_types_and_families_are_those_of_the_catalogue():
-    assert set(REMEDIES) == set(CATALOG) == set(FAMILIES)
-    assert {name: fault.family for name, fault in CATALOG.items()} == FAMILIES
+    assert set(REMEDIES) == set(CATALOG) == set(FAMILY_OF)
+    assert {name: fault.family for name, fault in CATALOG.items()} == FAMILY_OF
 
 
 @pytest.mark.parametrize("kind", REMEDIES)

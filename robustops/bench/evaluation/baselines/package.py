@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from typing import Any
 
-from robustops.errors import ConfigError
+from robustops.extras import require
 
 
 def installed(name: str) -> bool:
@@ -16,10 +15,4 @@ def installed(name: str) -> bool:
 
 def package(module: str) -> Any:
     """The module, imported; ConfigError where its package is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{module.partition('.')[0]} is not installed ({error}); pip install 'robustops[evaluate]', or "
-            "leave its method out with methods=[...]"
-        ) from error
+    return require(module, "evaluate", ", or leave its method out with methods=[...]")

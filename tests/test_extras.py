@@ -1,7 +1,7 @@
 import pytest
 
 from robustops.errors import ConfigError
-from robustops.monitor.extras import require
+from robustops.extras import require
 
 
 def test_a_module_is_imported_and_an_absent_one_named_with_its_extra():

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from robustops import files
 from robustops.errors import ConfigError
-from robustops.tracking import files
 
 
 def test_json_goes_out_and_comes_back_with_nan_and_infinity(tmp_path):

@@ -325,11 +325,14 @@ class MonitorSettings:
     be done; alpha: largest p-value of an alarm, where the judge gives one; attempts: at one diagnosis, then
     the run pauses; canary: steps an attempt is on trial; cooldown: steps after a decision in which alarms are
     passed over; checkpoint_every: steps at most (null: as grpo.checkpoint_every), ring: how many checkpoints
-    are kept to go back to; budget: most steps that are done again (null: grpo.steps).
+    are kept to go back to; budget: most steps that are done again (null: grpo.steps). profile: folder that
+    `robustops monitor fit=` made of healthy runs and GRPO is judged by; auto: one of the package, where it is
+    of runs like this one; null: rules alone.
     """
 
     name: str = one_of("off", "observe", "remediate")
     episodes: int = at_least(0, 0)
+    profile: str | None = "auto"
     planner: str = one_of("rules", "llm", "noop", "random", "oracle", "rollback")
     llm: EndpointSettings = field(default_factory=EndpointSettings)
     apply: bool = True
@@ -530,10 +533,12 @@ class MonitorCommandSettings(CommandSettings):
     """`robustops monitor`. source: log file or run folder; source_format: who wrote it, auto: by content;
     kl_estimator: unknown | k1 | k3, of a source that logs a KL to the reference and not by which estimator;
     follow: read a growing log until Ctrl-C, every interval_s seconds; horizon: judge only the first so many
-    steps; profile: log, or folder of logs, of runs known to be healthy; plot: PNG or SVG to draw.
+    steps; profile: log, or folder of logs, of runs known to be healthy, or a folder that fit made; plot: PNG
+    or SVG to draw; fit: folder of logs of healthy runs to learn from, instead of judging, into profile.
     """
 
     source: str | None = None
+    fit: str | None = None
     source_format: str = one_of(
         *("auto", "ours", "wandb", "tensorboard", "verl", "openrlhf", "trl", "jsonl", "csv")
     )

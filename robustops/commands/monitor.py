@@ -10,9 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
+from robustops.commands.monitor_fit import fit
 from robustops.commands.runner import Context
 from robustops.commands.show import place, show_line, show_table
 from robustops.errors import ConfigError
+from robustops.monitor.detect.conformal import least_runs
+from robustops.monitor.fitted import ALPHA, FittedMonitor, is_fitted
 from robustops.monitor.importers import Imported, load
 from robustops.monitor.judge import judge, unseen, within
 from robustops.monitor.panel import Panel
@@ -22,12 +25,16 @@ from robustops.monitor.verdict import Verdict
 from robustops.monitor.wording import headline
 from robustops.settings import MonitorCommandSettings
 
+Profile = FittedMonitor | Sequence[Panel]
+
 
 def run(settings: MonitorCommandSettings, context: Context) -> dict[str, Any]:
     """Read and judge; returns the verdict's JSON keys, and what was read."""
+    if settings.fit is not None:
+        return fit(settings, healthy_runs(settings.fit, settings, "fit"))
     if settings.source is None:
         raise ConfigError("monitor needs source=PATH: a run folder or a log file of any known trainer")
-    profile = healthy_runs(settings.profile, settings) if settings.profile is not None else []
+    profile = _profile(settings)
     found = _followed(settings, profile) if settings.follow else _once(settings, profile)
     if found is None:
         raise ConfigError(f"{settings.source} had nothing to read when the watch ended; check source=")
@@ -57,7 +64,18 @@ def report(imported: Imported, verdict: Verdict, settings: MonitorCommandSetting
     }
 
 
-def healthy_runs(path: str, settings: MonitorCommandSettings) -> list[Panel]:
+def _profile(settings: MonitorCommandSettings) -> Profile:
+    if settings.profile is None:
+        return []
+    if is_fitted(settings.profile):
+        return FittedMonitor.load(settings.profile)
+    panels = healthy_runs(settings.profile, settings)
+    if len(panels) < least_runs(ALPHA):
+        return panels
+    return FittedMonitor.fit([within(panel, settings.horizon) for panel in panels])
+
+
+def healthy_runs(path: str, settings: MonitorCommandSettings, key: str = "profile") -> list[Panel]:
     """Panels of a log, or of every log in a folder; ConfigError where there is none."""
     root = Path(path)
     try:
@@ -72,7 +90,7 @@ def healthy_runs(path: str, settings: MonitorCommandSettings) -> list[Panel]:
             except ConfigError:
                 continue  # what else lies there: notes, configurations
         if not panels:
-            raise ConfigError(f"profile={path} holds no log of a healthy run: {alone}") from alone
+            raise ConfigError(f"{key}={path} holds no log of a healthy run: {alone}") from alone
         return panels
 
 
@@ -81,14 +99,14 @@ def _load(path: Path, settings: MonitorCommandSettings) -> Imported:
     return load(path, settings.source_format, estimator)
 
 
-def _once(settings: MonitorCommandSettings, profile: Sequence[Panel]) -> tuple[Imported, Verdict]:
+def _once(settings: MonitorCommandSettings, profile: Profile) -> tuple[Imported, Verdict]:
     assert settings.source is not None
     imported = _load(Path(settings.source), settings)
     verdict = judge(imported.panel, horizon=settings.horizon, profile=profile, growing=settings.follow)
     return imported, verdict
 
 
-def _followed(settings: MonitorCommandSettings, profile: Sequence[Panel]) -> tuple[Imported, Verdict] | None:
+def _followed(settings: MonitorCommandSettings, profile: Profile) -> tuple[Imported, Verdict] | None:
     """The last state of a growing log, once Ctrl-C ends the watch; None where there was never anything. A
     line on standard error tells each change of the verdict.
     """

@@ -27,11 +27,12 @@ from robustops.learning.run import Run
 from robustops.learning.stages import train_grpo
 from robustops.learning.watch import Watch
 from robustops.monitor.intervention.journal import Entry
-from robustops.monitor.intervention.judges import exact_rules
 from robustops.monitor.intervention.planners import make_planner
 from robustops.monitor.intervention.policy import Bounds, Judge, Jump, Remediation
+from robustops.monitor.judge import judge as judged
 from robustops.monitor.panel import Panel
 from robustops.monitor.telemetry import StepRecord, read_telemetry
+from robustops.monitor.verdict import Verdict
 from robustops.settings import TrainSettings
 from robustops.tracking.run_record import read_record
 
@@ -46,7 +47,7 @@ def reinforce(
     judge: Judge | None = None,
 ) -> Policy:
     """Train the stage to its end and return its policy. load: the policy of the stage before; judge: says
-    what state a run is in (None: `monitor.intervention.judges.exact_rules`).
+    what state a run is in (None: the run monitor, by healthy runs where it has a profile of such runs).
 
     Raises:
         RunPaused: a person has to look; the run can be gone on with.
@@ -56,7 +57,7 @@ def reinforce(
         train_grpo(run, settings, policy, hooks)
         return policy
     watches = settings.monitor.name == "remediate"
-    remediation = _remediation(run, settings, judge or exact_rules) if watches else None
+    remediation = _remediation(run, settings, judge or _judge(run)) if watches else None
     fresh = hooks.state_dict()
     _settle(run, settings)
     while True:
@@ -90,6 +91,15 @@ def _remediation(run: Run, settings: TrainSettings, judge: Judge) -> Remediation
     )
     flat, steps = flat_settings(settings), settings.grpo.steps
     return Remediation(judge, planner, run.journal, flat, steps, bounds, run.say, STAGE)
+
+
+def _judge(run: Run) -> Judge:
+    profile = run.healthy_runs or ()
+
+    def growing(panel: Panel) -> Verdict:
+        return judged(panel, profile=profile, growing=True)
+
+    return growing
 
 
 def _fit(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,13 +23,16 @@ from robustops.faults.manifest import Manifest, build_manifest
 from robustops.faults.plan import HELD_OUT, TRAINED, fault_choices
 from robustops.learning.admission import stage_complete
 from robustops.learning.checkpoints import Checkpoints, ResumePoint, move_into_place
+from robustops.learning.fingerprint import flat_settings
 from robustops.learning.hardware import device_of
 from robustops.learning.policy import Policy, load_policy
 from robustops.learning.processes import barrier, gather_objects, leads, rank
 from robustops.learning.samplers import SamplerPool
+from robustops.monitor import profiles
+from robustops.monitor.alerts import Alert, health
+from robustops.monitor.fitted import FittedMonitor
 from robustops.monitor.intervention.journal import Journal
 from robustops.monitor.intervention.report import interventions
-from robustops.monitor.rules import Alert, health
 from robustops.monitor.telemetry import TelemetryWriter
 from robustops.records import Task
 from robustops.rollout.collector import Collector
@@ -170,6 +173,22 @@ class Run:
     def say(self, line: str) -> None:
         """One line for the user."""
         self.console.print(line, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def healthy_runs(self) -> FittedMonitor | None:
+        """What the run monitor judges GRPO by, None: by rules alone. ConfigError for a folder that holds no
+        profile.
+        """
+        settings = self.settings
+        if not isinstance(settings, TrainSettings) or settings.monitor.profile is None:
+            return None
+        flat = flat_settings(settings)
+        if settings.monitor.profile == "auto":
+            return profiles.shipped(flat)
+        fitted = FittedMonitor.load(settings.monitor.profile)
+        if other := profiles.misfits(fitted.about, flat):
+            self.say(f"monitor.profile is of runs that differ from this one: {'; '.join(other)}")
+        return fitted
 
     def alert(self, alert: Alert) -> None:
         """Keep an alert of the run monitor and say it once, in one line."""

@@ -255,7 +255,7 @@ def _fit(
     bar = [RichProgressBar(refresh_rate=1)] if settings.progress else []
     monitor: list[Callback] = []
     if settings.monitor.name != "off":
-        monitor.append(observer := AnomalyMonitor(run.alert))
+        monitor.append(observer := AnomalyMonitor(run.alert, run.healthy_runs if stage == "grpo" else None))
         if watch is not None:
             watch.attach(observer, saver)
             monitor.append(watch)

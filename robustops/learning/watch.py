@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import Callback
 from robustops.learning.checkpoints import StageCheckpoint
 from robustops.monitor.callback import AnomalyMonitor
 from robustops.monitor.intervention.policy import Jump, Remediation
-from robustops.monitor.panel import Panel
 
 
 class Watch(Callback):
@@ -33,7 +32,7 @@ class Watch(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.jump = self.remediation.after_step(Panel.of(self.observer.history), self.checkpoints)
+        self.jump = self.remediation.after_step(self.observer.panel, self.checkpoints)
         self.saver.checkpoints.pinned = self.remediation.pinned
         if self.jump is not None:
             self.saver.wanted = self.jump.pauses and self.jump.target is None

@@ -8,30 +8,42 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from robustops.monitor.rules import Alert, step_alerts
+from robustops.monitor.alerts import Alert, notices
+from robustops.monitor.fitted import FittedMonitor
+from robustops.monitor.observer import Observer
+from robustops.monitor.panel import Panel
 from robustops.monitor.telemetry import StepRecord
 
 
 class AnomalyMonitor(Callback):
-    """Observes: holds every step's record against the rules and reports alerts; changes nothing.
+    """Observes: judges the run after every step and reports alerts; changes nothing.
 
-    report: called with each alert. What was seen before a checkpoint goes with the checkpoint.
+    report: called with each alert; fitted: what healthy runs of this configuration are like, None: rules
+    only. What was seen before a checkpoint goes with the checkpoint.
     """
 
-    def __init__(self, report: Callable[[Alert], None]) -> None:
+    def __init__(self, report: Callable[[Alert], None], fitted: FittedMonitor | None = None) -> None:
         self.report = report
+        self.observer = Observer(fitted)
         self.history: list[StepRecord] = []
+
+    @property
+    def panel(self) -> Panel:
+        """Of all steps so far."""
+        return Panel.of(self.history)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         record: Any = pl_module.record
         self.history.append(record)
-        for alert in step_alerts(self.history):
+        for alert in [*notices(record), *self.observer.look(self.panel, record.stage)]:
             self.report(alert)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"history": [record.to_line() for record in self.history]}
+        lines = [record.to_line() for record in self.history]
+        return {"history": lines, "told": sorted(self.observer.told)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = [StepRecord.from_line(line) for line in state_dict["history"]]
+        self.observer.told = set(state_dict["told"])

@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from robustops.errors import ConfigError
+from robustops.monitor.alerts import Alert
+from robustops.monitor.fitted import FittedMonitor
 from robustops.monitor.importers.assemble import Table
 from robustops.monitor.importers.log import Imported, Row, row_of
-from robustops.monitor.judge import ALARM, findings, verdict_of
-from robustops.monitor.rules import Alert
-from robustops.monitor.verdict import Verdict
+from robustops.monitor.observer import Observer
+from robustops.monitor.verdict import ALARM, Verdict
 from robustops.monitor.wording import headline
 
 logger = logging.getLogger(__name__)
 #: A summary that is logged once, at the end of training.
 _SUMMARY = "train_runtime"
+_STAGE = "train"
 
 
 class RunMonitor(TrainerCallback):  # type: ignore[misc]
-    """Observes: judges a run after each logged row. `verdict` is the newest verdict, None before the first
-    row; `alerts` are those that were reported.
+    """Observes: judges a run after each logged row. `alerts` are those that were reported.
 
     report: called with each new alert, None: a warning of this module's logger; on_verdict: called where the
     verdict or its type changes; stop: severity of an anomalous run at which training is asked to stop, None:
-    never. Only the main process watches.
+    never; profile: folder that `robustops monitor fit=` made of healthy runs of the same task, None: rules
+    only. Only the main process watches.
     """
 
     def __init__(
@@ -40,16 +43,21 @@ class RunMonitor(TrainerCallback):  # type: ignore[misc]
         report: Callable[[Alert], None] | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
         stop: float | None = None,
+        profile: Path | str | None = None,
     ) -> None:
         if stop is not None and not ALARM <= stop <= 1:
             raise ConfigError(f"stop is {stop}; give a severity from {ALARM} to 1, or None to go on whatever")
         self.report = report or _warn
         self.on_verdict = on_verdict
         self.stop = stop
-        self.verdict: Verdict | None = None
         self.alerts: list[Alert] = []
-        self._table = Table("trl")
-        self._told: set[str] = set()
+        self._fitted = FittedMonitor.load(profile) if profile is not None else None
+        self._table, self._observer = Table("trl"), Observer(self._fitted)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest one, None before the first row."""
+        return self._observer.verdict
 
     @property
     def imported(self) -> Imported | None:
@@ -60,14 +68,12 @@ class RunMonitor(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """A resumed run has its history in its state; what was seen then is not reported again."""
-        self._table, self._told = Table("trl"), set()
+        self._table, self._observer = Table("trl"), Observer(self._fitted)
         for logs in state.log_history:
             self._add(logs, int(logs.get("step", 0)))
         imported = self.imported
         if imported is not None:
-            found = findings(imported.panel, growing=True)
-            self._told = {finding.rule for finding in found}
-            self.verdict = verdict_of(imported.panel, found)
+            self._observer.look(imported.panel, _STAGE)
 
     def on_log(
         self,
@@ -83,20 +89,18 @@ class RunMonitor(TrainerCallback):  # type: ignore[misc]
         imported = self.imported
         if imported is None:
             return
-        found = findings(imported.panel, growing=True)
-        for finding in found:
-            if finding.rule not in self._told:
-                self._told.add(finding.rule)
-                seen = finding.evidence
-                alert = Alert("train", seen.step, finding.rule, finding.severity, seen.text)
-                self.alerts.append(alert)
-                self.report(alert)
-        before, self.verdict = self.verdict, verdict_of(imported.panel, found)
-        changed = before is None or (before.verdict, before.type) != (self.verdict.verdict, self.verdict.type)
+        before = self.verdict
+        for alert in self._observer.look(imported.panel, _STAGE):
+            self.alerts.append(alert)
+            self.report(alert)
+        verdict = self.verdict
+        if verdict is None or verdict is before:
+            return
+        changed = before is None or (before.verdict, before.type) != (verdict.verdict, verdict.type)
         if changed and self.on_verdict is not None:
-            self.on_verdict(self.verdict)
-        if self.stop is not None and self.verdict.verdict == "anomalous":
-            control.should_training_stop |= self.verdict.severity >= self.stop
+            self.on_verdict(verdict)
+        if self.stop is not None and verdict.verdict == "anomalous":
+            control.should_training_stop |= verdict.severity >= self.stop
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -1,26 +1,26 @@
-"""A verdict on a run from its telemetry, by rules that need no profile of healthy runs.
+"""A verdict on a run from its telemetry: calibrated on healthy runs where there are enough of them, else by
+rules that need none.
 
-`healthy` means that the log shows enough to tell and nothing was found; a log that shows less is
+By rules `healthy` means that the log shows enough to tell and nothing was found; a log that shows less is
 `not_observed`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
 from robustops.errors import ConfigError
+from robustops.monitor.fitted import FittedMonitor
 from robustops.monitor.panel import Panel
 from robustops.monitor.symptoms.changes import changes
 from robustops.monitor.symptoms.facts import facts
 from robustops.monitor.symptoms.finding import Finding
-from robustops.monitor.taxonomy import family_of
-from robustops.monitor.verdict import UNKNOWN, Verdict
+from robustops.monitor.taxonomy import cause_of
+from robustops.monitor.verdict import ALARM, Verdict
 
-#: Severity from which on one finding makes a run anomalous.
-ALARM = 0.5
 #: Rows without which a run is not called healthy: the horizon of RFT-FaultBench.
 ENOUGH_ROWS = 20
 #: What has to be seen for `healthy`, each by one of its columns: reward, how far or how random the policy is,
@@ -52,16 +52,20 @@ _COMMON = 0.05
 
 
 def judge(
-    panel: Panel, *, horizon: int | None = None, profile: Sequence[Panel] = (), growing: bool = False
+    panel: Panel,
+    *,
+    horizon: int | None = None,
+    profile: FittedMonitor | Sequence[Panel] = (),
+    growing: bool = False,
 ) -> Verdict:
     """What the telemetry of a run says.
 
     Args:
         panel: of a finished or a growing run.
         horizon: judge only the first so many steps.
-        profile: panels of runs known to be healthy, of the same task and trainer. Changes that more than one
-            in twenty of them shows are no findings, and `p_value` is then the share (conformal, k + 1 of
-            n + 1) that looks as bad.
+        profile: what was learned from healthy runs of the same task and trainer, or panels of a few such
+            runs. Changes that more than one in twenty of these shows are no findings, and `p_value` is then
+            the share (conformal, k + 1 of n + 1) that looks as bad.
         growing: more rows will come, so that the first one alone proves less.
 
     Raises:
@@ -73,6 +77,8 @@ def judge(
         raise ConfigError(f"{panel.source or 'the panel'} has no row to judge")
     panel = within(panel, horizon)
     found = findings(panel, growing=growing)
+    if isinstance(profile, FittedMonitor):
+        return profile.judge(panel, growing=growing)
     p_value = float("nan")
     if profile:
         healthy = [findings(within(other, horizon)) for other in profile]
@@ -122,23 +128,11 @@ def verdict_of(panel: Panel, found: Sequence[Finding], p_value: float = float("n
         return Verdict(state, severity=severity, p_value=p_value, evidence=evidence, missing=missing(panel))  # type: ignore[arg-type]
     onset = min(f.evidence.step for f in found if f.severity >= ALARM)
     labels = _labels(panel, found)
-    family, kind = _likeliest(labels)
+    family, kind = cause_of(labels)
     return Verdict(
         *("anomalous", onset, family, kind, labels, severity, p_value, evidence),
         missing(panel),
     )
-
-
-def _likeliest(labels: Mapping[str, float]) -> tuple[str, str]:
-    """(family, type) of the most votes. Several types with as many leave the type unknown, and the family is
-    that of most of them.
-    """
-    if not labels:
-        return UNKNOWN, UNKNOWN
-    best = max(labels.values())
-    leaders = [kind for kind, share in labels.items() if share > 0.999 * best]
-    (family, _), *_ = Counter(family_of(kind) for kind in leaders).most_common(1)
-    return family, leaders[0] if len(leaders) == 1 else UNKNOWN
 
 
 def _labels(panel: Panel, found: Sequence[Finding]) -> dict[str, float]:

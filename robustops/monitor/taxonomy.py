@@ -5,7 +5,11 @@ The same names as in the catalogue of the benchmark, which the monitor does not 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from robustops.errors import unknown_name
+from robustops.monitor.verdict import UNKNOWN
 
 #: Family -> its types, in the order of the paper's table.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -40,3 +44,15 @@ def family_of(name: str) -> str:
     if name not in FAMILY_OF:
         raise unknown_name("run fault", name, TYPES)
     return FAMILY_OF[name]
+
+
+def cause_of(labels: Mapping[str, float]) -> tuple[str, str]:
+    """(family, type) of a label set, types with their weights. Several types with as much leave the type
+    unknown, and the family is that of most of them.
+    """
+    if not labels:
+        return UNKNOWN, UNKNOWN
+    best = max(labels.values())
+    leaders = [kind for kind, share in labels.items() if share > 0.999 * best]
+    (family, _), *_ = Counter(family_of(kind) for kind in leaders).most_common(1)
+    return family, leaders[0] if len(leaders) == 1 else UNKNOWN

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 State = Literal["healthy", "anomalous", "not_observed"]
+#: Severity from which on one finding makes a run anomalous.
+ALARM = 0.5
 #: Where nothing that was learned fits.
 UNKNOWN = "unknown"
 

@@ -202,3 +202,34 @@ def test_our_own_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     body = as_json(capsys, f"source={tmp_path}")
     assert (body["format"], body["onset"], body["type"]) == ("ours", 26, "observation_corruption")
     assert body["evidence"][0]["score"] == "Infinity" and np.isfinite(body["severity"])
+
+
+def test_fit_learns_from_a_folder_of_logs_and_a_run_is_judged_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    usual = healthy_panel(40, 50)["entropy"]
+    broken = np.where(np.arange(40) < 20, usual, 0.02)
+    collapsed = write(tmp_path / "bad.jsonl", healthy_panel(40, 50, entropy=broken))
+    (tmp_path / "healthy").mkdir()
+    for seed in range(20):
+        write(tmp_path / "healthy" / f"{seed}.jsonl", healthy_panel(40, seed))
+    logs, profile = f"fit={tmp_path / 'healthy'}", f"profile={tmp_path / 'profile'}"
+    made = as_json(capsys, logs, profile)
+    assert (made["runs"], made["steps"]) == (20, 40)
+    assert 0.05 <= made["false_alarm_bound"] < 0.2
+    body = as_json(capsys, f"source={collapsed}", profile)
+    assert (body["verdict"], body["onset"]) == ("anomalous", 21)
+    assert body["p_value"] == pytest.approx(1 / 21)
+    assert "entropy" in {evidence["column"] for evidence in body["evidence"]}
+    # As if learned at once from the same logs.
+    assert as_json(capsys, f"source={collapsed}", f"profile={tmp_path / 'healthy'}") == body
+
+
+def test_fit_wants_a_place_to_write_to_and_enough_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "healthy").mkdir()
+    for seed in range(18):
+        write(tmp_path / "healthy" / f"{seed}.jsonl", healthy_panel(40, seed))
+    for arguments, said in ((), "profile=FOLDER"), ((f"profile={tmp_path / 'p'}",), "give 19 or more"):
+        assert cli.main(["monitor", f"fit={tmp_path / 'healthy'}", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()

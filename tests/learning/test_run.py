@@ -11,7 +11,7 @@ from robustops.learning.adapters import merged_weights
 from robustops.learning.policy import Policy
 from robustops.learning.run import BASE, EARLY_OPPORTUNITIES, Run
 from robustops.learning.samplers import SamplerPool
-from robustops.monitor.rules import Alert
+from robustops.monitor.alerts import Alert
 from robustops.monitor.telemetry import StepRecord
 from robustops.rollout.episode import Limits
 from robustops.rollout.hf import HFSampler

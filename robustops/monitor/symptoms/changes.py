@@ -33,6 +33,9 @@ _BAND = 2.0
 _FLOOR = 0.05
 #: Of a change that has passed.
 _PASSED = 0.5
+#: Times the largest update so far, each in units of its learning rate, that two updates in a row must have.
+#: An adaptive optimiser's updates have nearly one size, which falls in the first steps.
+_SUDDEN, _SUDDEN_ROWS = 4.0, 2
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ CHANGES: tuple[_Change, ...] = (
 def changes(panel: Panel) -> list[Finding]:
     """All large changes of a run, and a fall of its reward."""
     found = [finding for change in CHANGES if (finding := _changed(panel, change)) is not None]
-    return found + _fallen_reward(panel) + _cut_budget(panel)
+    return found + _fallen_reward(panel) + _cut_budget(panel) + _sudden_updates(panel)
 
 
 def _changed(panel: Panel, change: _Change) -> Finding | None:
@@ -284,6 +287,31 @@ def _fallen_reward(panel: Panel) -> list[Finding]:
         beyond = reward < limit
     found = _finding(panel, change, reward, observed, beyond, (level, deviation))
     return [found] if found and level > least else []
+
+
+def _sudden_updates(panel: Panel) -> list[Finding]:
+    """Updates are several times as large as any before, at the same rate: seen without waiting for a start of
+    `START_ROWS`, since a policy does not survive many of them.
+    """
+    values = _series(panel, "update_per_lr")
+    observed = seen(values)
+    places = np.flatnonzero(observed)
+    if len(places) < 2 * _SUDDEN_ROWS or not panel.observed("lr"):
+        return []
+    largest = np.fmax.accumulate(values)
+    for place in range(_SUDDEN_ROWS, len(places) - _SUDDEN_ROWS + 1):
+        usual = float(largest[places[place - 1]])
+        following = values[places[place : place + _SUDDEN_ROWS]]
+        if usual > 0 and (following > _SUDDEN * usual).all():
+            row, rate = int(places[place]), float(panel["lr"][places[place]])
+            text = f"updates are {following[0] / usual:.3g} times as large as any before, at the same rate"
+            evidence = Evidence(
+                *("optimisation", "update_norm_rel", int(panel.steps[row])),
+                *(float(panel["update_norm_rel"][row]), 0.0, usual * rate, following[0] / usual),
+                text=text,
+            )
+            return [Finding(evidence, 0.8, {"kl_explosion": 1.2}, rule="updates, sudden")]
+    return []
 
 
 def _cut_budget(panel: Panel) -> list[Finding]:

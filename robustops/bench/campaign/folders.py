@@ -6,6 +6,7 @@
                              episodes.jsonl    single episodes, where the monitor keeps them
                              run.json          settings, versions
                              cost.json         seconds, cpu_seconds
+                             trainer_state.json  instead of telemetry: what TRL logged, see `bench.transfer`
     <campaign>/failures/<run_id>.txt           planned run and traceback of a run that raised
     <campaign>/logs/                           what workers printed
     <campaign>/claims/                         locks of the runs in flight
@@ -25,7 +26,10 @@ from robustops.files import read_json
 RUNS, FAILURES, LOGS, CLAIMS = "runs", "failures", "logs", "claims"
 PLANNED, COST = "planned.json", "cost.json"
 #: What is kept of a training run.
-KEPT = ("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST)
+KEPT = (
+    *("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST),
+    "trainer_state.json",
+)
 
 
 def folder_of(campaign: Path, run_id: str) -> Path:
@@ -64,8 +68,9 @@ def cost_of(campaign: Path, run_id: str) -> tuple[float, float]:
 
 
 def steps_of(campaign: Path, run_id: str) -> int:
-    """Steps in a run's telemetry."""
-    return (folder_of(campaign, run_id) / "telemetry.jsonl").read_bytes().count(b"\n")
+    """Steps in a run's telemetry; 0 where another trainer's log stands in its place."""
+    path = folder_of(campaign, run_id) / "telemetry.jsonl"
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def _other_plan(campaign: Path, made: PlannedRun, run: PlannedRun) -> str:

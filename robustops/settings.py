@@ -504,6 +504,22 @@ class ReplaySettings(CommandSettings):
 
 
 @dataclass
+class TransferSettings:
+    """Stage transfer of `robustops bench`. sources: sets of runs, see `bench.transfer.plan`; policy: folder of
+    the weights that itsm runs begin with, or of a run of experiment=quickstart (null: one is trained); healthy,
+    repeats: runs of a set without a fault, and faulty ones a type; steps: of each run; strength: of the faults,
+    as easy ones of the campaign, or full.
+    """
+
+    sources: list[str] = some_of(("itsm", "trl"), ("itsm", "trl"))
+    policy: str | None = None
+    healthy: int = at_least(8, 20)
+    repeats: int = at_least(1, 1)
+    steps: int = at_least(1, 40)
+    strength: str = one_of("easy", "full")
+
+
+@dataclass
 class BenchSettings(CommandSettings):
     """`robustops bench`. stage: what to do, see `commands.bench`; campaign: folder of the runs; dataset:
     folder of the tables and figures; partial: make the tables though runs are missing; types: of the run
@@ -511,10 +527,10 @@ class BenchSettings(CommandSettings):
     groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of one
     thread each, 0 = one a core; seed: of the plan, another one is another campaign;
     methods: detectors and diagnosers to evaluate (null: all); partitions: of the data set, how many; final:
-    evaluate on the held-out seed groups, once.
+    evaluate on the held-out seed groups, once; transfer: of stage transfer.
     """
 
-    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate")
+    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate", "transfer")
     campaign: str = "outputs/faultbench"
     dataset: str = "data/rft_faultbench"
     partial: bool = False
@@ -526,6 +542,7 @@ class BenchSettings(CommandSettings):
     methods: list[str] | None = None
     partitions: int = at_least(1, 5)
     final: bool = False
+    transfer: TransferSettings = field(default_factory=TransferSettings)
 
 
 @dataclass

@@ -32,16 +32,23 @@ def auroc(
     faulty, healthy: scores a run, infinite ones included. Pairs are counted once, by groups: a draw's value
     is then a quadratic form of its weights.
     """
-    if not len(faulty) or not len(healthy):
-        return np.full(len(draws.weights), np.nan)
     won = (faulty[:, None] > healthy) + 0.5 * (faulty[:, None] == healthy)
-    rows = draws.by_group(faulty_groups, won.astype(np.float64))
+    return pairs_won(draws, faulty_groups, healthy_groups, won.astype(np.float64))
+
+
+def pairs_won(
+    draws: Draws, faulty_groups: Sequence[int], healthy_groups: Sequence[int], won: Values
+) -> Values:
+    """(1 + draws,) weighted mean of won (faulty, healthy): 1 where a faulty run scores higher than a healthy
+    one, 0.5 where both score the same. `auroc` where each run has one score.
+    """
+    if not won.size:
+        return np.full(len(draws.weights), np.nan)
+    rows = draws.by_group(faulty_groups, won)
     pairs = draws.by_group(healthy_groups, rows.T).T
     up, down = (sorted({draws.groups[one] for one in own}) for own in (faulty_groups, healthy_groups))
     top = ((draws.weights[:, up] @ pairs[np.ix_(up, down)]) * draws.weights[:, down]).sum(axis=1)
-    bottom = draws.sums(faulty_groups, np.ones(len(faulty))) * draws.sums(
-        healthy_groups, np.ones(len(healthy))
-    )
+    bottom = draws.sums(faulty_groups, np.ones(len(won))) * draws.sums(healthy_groups, np.ones(won.shape[1]))
     return divided(top, bottom)
 
 

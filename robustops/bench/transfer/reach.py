@@ -23,12 +23,15 @@ IN_TRL: dict[str, str] = {
     ),
     **dict.fromkeys(("aggressive_updates", "kl_sign"), "callback: beta, epsilon, learning rate"),
     **dict.fromkeys(
-        ("noisy_gradient", "skipped_updates", "tiny_rate", "frozen_parameters"), "callback before the optimiser"
+        ("noisy_gradient", "skipped_updates", "tiny_rate", "frozen_parameters"),
+        "callback before the optimiser",
     ),
     **dict.fromkeys(
         ("offset_baseline", "heavy_noise", "sign_flips", "lagged_advantages"), "compute_loss: advantages"
     ),
-    **dict.fromkeys(("tool_outage", "digit_noise", "stale_reply", "truncated_reply"), "tools of the environment"),
+    **dict.fromkeys(
+        ("tool_outage", "digit_noise", "stale_reply", "truncated_reply"), "tools of the environment"
+    ),
     **dict.fromkeys(("early_done", "turn_limit"), "callback: max_tool_calling_iterations"),
 }
 _GROUPS = "groups are formed inside TRL, and shuffled before a loss is computed"

@@ -39,9 +39,7 @@ RESPONSE_TEMPLATE: dict[str, Any] = {
 #: What TRL asks of a chat template beyond ours: that it can write calls. Nothing is rendered with it but the
 #: marks around a reply, since histories are kept as token ids.
 _CONTENT = "<|assistant|>{{ m.content }}"
-_CALLS = (
-    "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function | tojson }}</tool_call>{%- endfor -%}"
-)
+_CALLS = "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function | tojson }}</tool_call>{%- endfor -%}"
 _OPEN, _TOOL, _ASSISTANT = "<tool_call>", "<|tool|>", "<|assistant|>"
 
 
@@ -131,7 +129,9 @@ class Calculator:
         final = self._world.evaluate(self.task.checks)
         turns = tuple(self._turns)
         ids, mask, zeros = tuple(token_ids), tuple(own), (0.0,) * len(token_ids)
-        return Episode(self.task.case_id, "clean", index, ids, mask, zeros, turns, 0, stop, self._start, final)
+        return Episode(
+            self.task.case_id, "clean", index, ids, mask, zeros, turns, 0, stop, self._start, final
+        )
 
 
 class Rewards:
@@ -151,7 +151,9 @@ class Rewards:
         self._marks = {str(tokenizer.convert_tokens_to_ids(mark)): mark for mark in (_TOOL, _ASSISTANT)}
         self._parts: list[RewardParts] = []
 
-    def success(self, environments: Any, completions: Any, completion_ids: Any, prompts: Any, **_: Any) -> Any:
+    def success(
+        self, environments: Any, completions: Any, completion_ids: Any, prompts: Any, **_: Any
+    ) -> Any:
         """Judges the episodes of a generation: 1 for each whose state checks pass."""
         episodes = [
             self._judged(row, *one)
@@ -160,7 +162,9 @@ class Rewards:
         groups = list(_grouped(episodes, self._group_size))
         if self._injection is not None:
             groups = self._injection.rewarded(groups)
-        self._parts = [e.reward_parts for group in groups for e in group.episodes if e.reward_parts is not None]
+        self._parts = [
+            e.reward_parts for group in groups for e in group.episodes if e.reward_parts is not None
+        ]
         return [part.success for part in self._parts]
 
     def progress(self, **_: Any) -> Any:
@@ -179,7 +183,7 @@ class Rewards:
         return dataclasses.replace(episode, reward_parts=reward_parts(world.task, episode, self._rules))
 
     def _own(self, ids: Sequence[int]) -> Iterator[bool]:
-        """Whether the policy wrote a token: all but a tool's reply, from its mark to that of the next answer."""
+        """Whether the policy wrote a token: all but replies, from their mark to that of the next answer."""
         inside = False
         for token in ids:
             mark = self._marks.get(str(int(token)))

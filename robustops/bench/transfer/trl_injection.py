@@ -45,9 +45,7 @@ class Injection(TrainerCallback):  # type: ignore[misc]
     def attach(self, trainer: Any) -> None:
         """Whose coefficients and limits are turned."""
         self._trainer = trainer
-        self._usual = GRPOLoss(
-            kl=trainer.beta, clip_low=trainer.epsilon_low, clip_high=trainer.epsilon_high
-        )
+        self._usual = GRPOLoss(kl=trainer.beta, clip_low=trainer.epsilon_low, clip_high=trainer.epsilon_high)
 
     # what the environment and the reward functions ask ------------------------------------------------
     def place(self, case_id: str) -> Place:

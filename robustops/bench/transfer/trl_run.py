@@ -17,8 +17,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from robustops.bench.campaign.plan import PlannedRun
-from robustops.bench.campaign.worker import Compose, train_overrides
 from robustops.bench.run_faults.exposure import ExposureLog, log_name
 from robustops.bench.run_faults.injector import MECHANISMS, injections, spec_of
 from robustops.bench.transfer.trl_calculator import Calculator, Rewards, readable
@@ -80,12 +78,6 @@ def train(settings: TrainSettings, seed: int, folder: Path) -> None:
         shutil.copyfile(work / STATE, folder / STATE)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def train_planned(planned: PlannedRun, folder: Path, compose: Compose) -> None:
-    """A `campaign.worker.Make`."""
-    settings, _ = compose(train_overrides(planned, folder))
-    train(settings, planned.seed, folder)
 
 
 def _injection(settings: TrainSettings, folder: Path) -> Injection | None:

@@ -505,10 +505,10 @@ class ReplaySettings(CommandSettings):
 
 @dataclass
 class TransferSettings:
-    """Stage transfer of `robustops bench`. sources: sets of runs, see `bench.transfer.plan`; policy: folder of
-    the weights that itsm runs begin with, or of a run of experiment=quickstart (null: one is trained); healthy,
-    repeats: runs of a set without a fault, and faulty ones a type; steps: of each run; strength: of the faults,
-    as easy ones of the campaign, or full.
+    """Stage transfer of `robustops bench`. sources: sets of runs, see `bench.transfer.plan`; policy: folder
+    of the weights that itsm runs begin with, or of a run of experiment=quickstart (null: one is trained);
+    healthy, repeats: runs of a set without a fault, and faulty ones a type; steps: of each run; strength: of
+    the faults, as easy ones of the campaign, or full.
     """
 
     sources: list[str] = some_of(("itsm", "trl"), ("itsm", "trl"))

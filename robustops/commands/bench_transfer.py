@@ -1,4 +1,4 @@
-"""`robustops bench stage=transfer`: does what was learned on the campaign hold in another domain, under TRL?"""
+"""`robustops bench stage=transfer`: what was learned on the campaign, in another domain and under TRL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ FOLDER = "transfer"
 def transfer(settings: BenchSettings) -> dict[str, Any]:
     """Make the runs of the sets that are not there yet, and evaluate once all of them are; returns both.
 
-    TrainingError where a run raised. DatasetError where the campaign's data set is not there: the runs are kept.
+    TrainingError where a run raised; DatasetError where there is no data set of the campaign: the runs are
+    kept.
     """
     from robustops.bench.campaign.campaign import shard_of
     from robustops.bench.transfer.plan import transfer_plan
@@ -49,9 +50,7 @@ def transfer(settings: BenchSettings) -> dict[str, Any]:
     missing = sum(len(plans[source]) - len(sets[source]) for source in plans)
     if missing:
         if settings.format == "text":
-            show_line(
-                f"{missing} runs are being made by other starts; the last one to end evaluates them all"
-            )
+            show_line(f"{missing} runs are missing: other shards make them, the last one evaluates them all")
         return {**body, "missing": missing}
     return {**body, **_evaluate(settings, own / "tables", sets)}
 
@@ -61,7 +60,7 @@ def _make(settings: BenchSettings, source: str, folder: Path, runs: list[Any]) -
 
     from robustops.bench.campaign.campaign import run_campaign
     from robustops.bench.campaign.folders import complete
-    from robustops.bench.transfer.policy import WithPolicy, starting_policy
+    from robustops.bench.transfer.policy import WithPolicy, remember, starting_policy
     from robustops.bench.transfer.trl_make import make_trl
     from robustops.commands.composition import composed_training
     from robustops.commands.show import show_line
@@ -70,10 +69,10 @@ def _make(settings: BenchSettings, source: str, folder: Path, runs: list[Any]) -
     if source == "itsm" and len(complete(folder, runs)) < len(runs):
         given = settings.transfer.policy
         if given is None and settings.format == "text":
-            show_line(
-                "itsm runs begin with a policy that knows the tools: transfer.policy=, or trained first"
-            )
-        compose = WithPolicy(compose, starting_policy(folder / "policy", given, compose))
+            show_line("itsm: a policy that knows the tools is trained first (or give transfer.policy=)")
+        policy = starting_policy(folder / "policy", given, compose)
+        remember(folder, policy)
+        compose = WithPolicy(compose, policy)
     report = run_campaign(
         runs,
         folder,

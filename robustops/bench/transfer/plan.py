@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from robustops.bench.campaign import strengths
 from robustops.bench.campaign.designs import design_of
 from robustops.bench.campaign.plan import ONSETS, PlannedRun, fault_overrides
-from robustops.bench.run_faults.catalog import CATALOG, FaultType
-from robustops.bench.run_faults.entries import MechanismInfo
+from robustops.bench.run_faults.catalog import CATALOG
+from robustops.bench.run_faults.entries import FaultType, MechanismInfo
 from robustops.bench.transfer.reach import BY_STEP, IN_TRL, UNITS_IN_TRL
 from robustops.errors import unknown_name
 from robustops.seeding import child_seed, generator

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robustops.bench.campaign.claims import claimed
 from robustops.bench.campaign.worker import Compose
 from robustops.errors import ConfigError
+from robustops.files import atomic_write_json, read_json
 from robustops.learning.pipeline import run_training
 from robustops.settings import TrainSettings
 
@@ -19,6 +22,7 @@ OVERRIDES = (
 )
 _POLICY = Path("checkpoints") / "sft" / "policy"
 _WEIGHTS = "config.json"
+NOTE = "policy.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def starting_policy(
         overrides: of the training run.
 
     Raises:
-        ConfigError: there are no weights in the given folder.
+        ConfigError: there are no weights in the given folder, or another process is at training some.
     """
     if given is not None:
         places = [Path(given).absolute(), Path(given).absolute() / _POLICY]
@@ -57,7 +61,27 @@ def starting_policy(
             )
         return found
     if not (folder / _POLICY / _WEIGHTS).is_file():
-        line = [*overrides, f"paths.run_dir='{folder}'"]
-        settings, config = compose(line)
-        run_training(settings, folder, config, line)
+        with claimed(folder.parent, folder.name) as mine:
+            if not mine:
+                raise ConfigError(
+                    f"another start trains the policy in {folder}; wait for it, or give transfer.policy="
+                )
+            line = [*overrides, f"paths.run_dir='{folder}'"]
+            settings, config = compose(line)
+            run_training(settings, folder, config, line)
     return folder / _POLICY
+
+
+def remember(folder: Path, policy: Path) -> None:
+    """Note which weights a set's runs begin with; ConfigError where they began with others before."""
+    digest = hashlib.sha256()
+    for path in sorted(policy.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    note, body = folder / NOTE, {"sha256": digest.hexdigest()}
+    if not note.is_file():
+        atomic_write_json(note, body)
+    elif read_json(note, what="note of the policy") != body:
+        raise ConfigError(
+            f"the runs in {folder} begin with other weights than those in {policy} ({note}); give the same "
+            "transfer.policy=, or remove the folder"
+        )

@@ -39,8 +39,8 @@ def tables(found: Found) -> list[EvaluationTable]:
             ),
             *(DETECT, _DETECTION),
             "recall@5: at a run false-alarm rate of 5 %, or at `level`, the lowest that the healthy runs can "
-            "tell. Re-calibrated, false alarms are one in n by construction (cross-conformal), not a finding; "
-            "as learned, they are one. Shares with Wilson's interval. " + _note(found),
+            "tell. Re-calibrated, false alarms are one in n by construction (cross-conformal) and no "
+            "finding; as learned, they are. Shares with Wilson's interval. " + _note(found),
         ),
         _table(
             *(found, "transfer_diagnosis", "Diagnosis of other runs, given the fault (percent)"),

@@ -107,7 +107,6 @@ def _evaluate(settings: BenchSettings, folder: Path, sets: dict[str, Any]) -> di
         Path(settings.dataset).absolute(),
         sets,
         registry.chosen(names),
-        horizon=settings.transfer.steps,
         seed=settings.seed,
     )
     paths = written.write_all(found, folder)

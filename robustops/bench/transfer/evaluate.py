@@ -39,7 +39,6 @@ class Found:
     keys; absent, refused: method -> package, or why it could not learn; facts: what is behind it.
     """
 
-    horizon: int
     rows: list[Row] = field(default_factory=list)
     tested: dict[tuple[str, str], Tested] = field(default_factory=dict)
     detectors: dict[tuple[str, str], list[Detected]] = field(default_factory=dict)
@@ -59,7 +58,6 @@ def evaluate(
     sets: Mapping[str, Sequence[Tried]],
     methods: Sequence[Method],
     *,
-    horizon: int,
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Found:
@@ -67,9 +65,8 @@ def evaluate(
 
     Args:
         dataset: folder of the campaign's data set. Nothing of its final groups is looked at.
-        sets: runs by name of the set.
+        sets: runs by name of the set. The campaign's runs are looked at as far as those of a set go.
         methods: detectors and diagnosers.
-        horizon: steps from the start that are looked at, of the campaign's runs and of the sets'.
         seed: of methods that draw, and of the bootstrap.
         draws: of the bootstrap.
 
@@ -80,16 +77,16 @@ def evaluate(
     runs = Runs.read(dataset)
     partition = partitions(runs.dataset.splits.to_pylist(), runs.labels, 1)[0]
     faulty = sorted({name for fold in partition.folds for name in (*fold.train, *fold.test)})
-    found = Found(horizon, absent={m.name: m.package for m in methods if not m.available})
+    found = Found(absent={m.name: m.package for m in methods if not m.available})
     found.facts = {
         "profile_runs": len(partition.profile),
         "calibration_runs": len(partition.calibration),
         "faulty_runs": len(faulty),
-        "horizon": horizon,
+        "horizon": {name: _horizon(tried) for name, tried in sets.items()},
         "bootstrap_draws": draws,
     }
     for name, tried in sets.items():
-        tried = [_until(run, horizon) for run in tried]
+        horizon = _horizon(tried)
         for tier in TIERS_OF[name]:
             known = Known(
                 *(
@@ -100,16 +97,24 @@ def evaluate(
                 [runs.labels[n].fault for n in faulty],
             )
             tested = Tested.of(name, tier, TIERS[tier], tried, known)
-            _try(found, tested, known, [m for m in methods if m.available], seed, draws)
+            present = [method for method in methods if method.available]
+            _try(found, tested, known, present, horizon, seed, draws)
     return found
 
 
-def _until(run: Tried, horizon: int) -> Tried:
-    return Tried(run.planned, run.panel.until(horizon), run.onset if run.onset <= horizon else 0)
+def _horizon(tried: Sequence[Tried]) -> int:
+    """The last step that any of a set's runs has."""
+    return max((int(run.panel.steps[-1]) for run in tried), default=0)
 
 
 def _try(
-    found: Found, tested: Tested, known: Known, methods: Sequence[Method], seed: int, draws: int
+    found: Found,
+    tested: Tested,
+    known: Known,
+    methods: Sequence[Method],
+    horizon: int,
+    seed: int,
+    draws: int,
 ) -> None:
     key = tested.name, tested.tier
     found.tested[key] = tested
@@ -124,9 +129,9 @@ def _try(
         except ConfigError as error:
             found.refused[method.name] = str(error)
     for one in found.detectors[key]:
-        found.rows += detection_rows(one, tested, weights, found.horizon)
+        found.rows += detection_rows(one, tested, weights, horizon)
     for other in found.diagnosers[key]:
-        found.rows += diagnosis_rows(other, tested, weights, found.horizon)
+        found.rows += diagnosis_rows(other, tested, weights, horizon)
 
 
 def _draws(tested: Tested, seed: int, draws: int) -> Draws:

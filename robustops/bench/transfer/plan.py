@@ -1,8 +1,8 @@
 """The two small sets of runs on which what was learned on the arithmetic campaign is tried.
 
-    source   domain       trainer            groups   healthy   faulty
-    itsm     itsm         ours               4 x 4    20        16 types x repeats
-    trl      arithmetic   TRL GRPOTrainer    8 x 8    20        16 types x repeats
+    source   domain       trainer            episodes   steps   healthy   faulty
+    itsm     itsm         ours               4 x 4      24      20        16 types x repeats
+    trl      arithmetic   TRL GRPOTrainer    8 x 8      40      20        16 types x repeats
 
 Runs are the campaign's own `PlannedRun`, of experiment=faultbench with other values. A set has one
 configuration: its runs differ by seed and fault only. Every healthy run has a seed of its own, and the faulty
@@ -38,8 +38,9 @@ SOURCES: dict[str, tuple[str, ...]] = {
     ),
     "trl": ("model.answer_tokens=16",),
 }
-#: Of a run: as in the campaign, whose detectors look at so many steps.
-STEPS = 40
+#: Of a run. As in the campaign, or as many as a set of some twenty core-minutes allows; what was learned on
+#: the campaign is then looked at up to the same step.
+STEPS = {"itsm": 24, "trl": 40}
 #: easy: the campaign's strengths of easy faults, which were measured on arithmetic; full: as strong as the
 #: mechanism can be.
 STRENGTHS = ("easy", "full")
@@ -53,7 +54,7 @@ def transfer_plan(
     *,
     healthy: int = 20,
     repeats: int = 1,
-    steps: int = STEPS,
+    steps: int | None = None,
     strength: str = "easy",
     root: int = 0,
 ) -> list[PlannedRun]:
@@ -63,7 +64,7 @@ def transfer_plan(
         source: of `SOURCES`.
         healthy: runs without a fault.
         repeats: faulty runs a type.
-        steps: of each run.
+        steps: of each run, None: `STEPS`.
         strength: of `STRENGTHS`.
         root: another one gives another set of the same design.
 
@@ -72,6 +73,7 @@ def transfer_plan(
     """
     if source not in SOURCES:
         raise unknown_name("source of a transfer", source, SOURCES)
+    steps = STEPS[source] if steps is None else steps
     runs = [_run(source, root, group, "healthy", steps) for group in range(healthy)]
     for repeat in range(repeats):
         for fault in CATALOG.values():

@@ -56,9 +56,9 @@ def _table(
 ) -> EvaluationTable:
     rows = []
     numbers = found.numbers
-    seen = dict.fromkeys((r.of, r.tier, r.method) for r in found.rows if r.task == task)
-    for of, tier, method in seen:
-        facts = {"of": of, "tier": tier, "method": method, "horizon": found.horizon}
+    seen = dict.fromkeys((r.of, r.tier, r.method, r.horizon) for r in found.rows if r.task == task)
+    for of, tier, method, horizon in seen:
+        facts = {"of": of, "tier": tier, "method": method, "horizon": horizon}
         cells = [Cell(numbers.value(metric=metric, **facts)) for metric, _ in metrics]
         rows.append((*of.split(", "), tier, method, *cells))
     headings = ("set", "basis", "tier", "method", *(heading for _, heading in metrics))

@@ -17,7 +17,7 @@ from robustops.bench.evaluation.resampling import DRAWS, Draws, Values, draw_gro
 from robustops.bench.evaluation.rows import Row, Rows
 from robustops.bench.evaluation.runs import TIERS, Runs, family_of
 from robustops.bench.run_faults.catalog import CATALOG
-from robustops.bench.transfer.scored import Detected, Diagnosed, Known, Tested, detected, diagnosed
+from robustops.bench.transfer.scored import Detected, Diagnosed, Known, RunSet, detected, diagnosed
 from robustops.bench.transfer.tried import Tried
 from robustops.errors import ConfigError
 from robustops.monitor.verdict import UNKNOWN
@@ -40,7 +40,7 @@ class Found:
     """
 
     rows: list[Row] = field(default_factory=list)
-    tested: dict[tuple[str, str], Tested] = field(default_factory=dict)
+    tested: dict[tuple[str, str], RunSet] = field(default_factory=dict)
     detectors: dict[tuple[str, str], list[Detected]] = field(default_factory=dict)
     diagnosers: dict[tuple[str, str], list[Diagnosed]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def evaluate(
                 [runs.panel(n, horizon, tier) for n in faulty],
                 [runs.labels[n].fault for n in faulty],
             )
-            tested = Tested.of(name, tier, TIERS[tier], tried, known)
+            tested = RunSet.of(name, tier, TIERS[tier], tried, known)
             present = [method for method in methods if method.available]
             _try(found, tested, known, present, horizon, seed, draws)
     return found
@@ -109,7 +109,7 @@ def _horizon(tried: Sequence[Tried]) -> int:
 
 def _try(
     found: Found,
-    tested: Tested,
+    tested: RunSet,
     known: Known,
     methods: Sequence[Method],
     horizon: int,
@@ -134,7 +134,7 @@ def _try(
         found.rows += diagnosis_rows(other, tested, weights, horizon)
 
 
-def _draws(tested: Tested, seed: int, draws: int) -> Draws:
+def _draws(tested: RunSet, seed: int, draws: int) -> Draws:
     """Runs are drawn one by one, healthy ones apart from faulty ones: no two of a set share their first
     steps but faulty runs of a repeat.
     """
@@ -144,16 +144,16 @@ def _draws(tested: Tested, seed: int, draws: int) -> Draws:
     return draw_groups(strata, seed, draws)
 
 
-def _healthy_groups(tested: Tested) -> list[int]:
+def _healthy_groups(tested: RunSet) -> list[int]:
     return list(range(len(tested.healthy)))
 
 
-def _faulty_groups(tested: Tested) -> list[int]:
+def _faulty_groups(tested: RunSet) -> list[int]:
     first = len(tested.healthy)
     return list(range(first, first + len(tested.faulty)))
 
 
-def detection_rows(one: Detected, tested: Tested, draws: Draws, horizon: int) -> list[Row]:
+def detection_rows(one: Detected, tested: RunSet, draws: Draws, horizon: int) -> list[Row]:
     """AUROC, recall, false alarms, and the level that recall stands for. Intervals of shares are Wilson's:
     with so few runs a bootstrap of a share near 0 or 1 tells nothing.
     """
@@ -171,7 +171,7 @@ def detection_rows(one: Detected, tested: Tested, draws: Draws, horizon: int) ->
     return rows
 
 
-def diagnosis_rows(one: Diagnosed, tested: Tested, draws: Draws, horizon: int) -> list[Row]:
+def diagnosis_rows(one: Diagnosed, tested: RunSet, draws: Draws, horizon: int) -> list[Row]:
     """Macro-F1 over types and families given the fault, and whether the truth is among three."""
     truth, said = [run.planned.fault for run in tested.faulty], list(one.said)
     groups = _faulty_groups(tested)

@@ -53,7 +53,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Tested:
+class RunSet:
     """A set: its healthy and its faulty runs, with a tier's columns; name: of the set; tier: of `TIERS`."""
 
     name: str
@@ -67,7 +67,7 @@ class Tested:
         return [run.panel.only(self.columns) for run in runs]
 
     @classmethod
-    def of(cls, name: str, tier: str, allowed: Sequence[str], runs: Sequence[Tried], known: Known) -> Tested:
+    def of(cls, name: str, tier: str, allowed: Sequence[str], runs: Sequence[Tried], known: Known) -> RunSet:
         """allowed: the tier's columns. ConfigError for fewer than `LEAST_HEALTHY` healthy runs or no faulty
         one.
         """
@@ -123,13 +123,13 @@ class Diagnosed:
     three: np.ndarray
 
 
-def detected(method: Method, known: Known, tested: Tested, seed: int) -> list[Detected]:
+def detected(method: Method, known: Known, tested: RunSet, seed: int) -> list[Detected]:
     """Both ways. ConfigError where the detector cannot learn from these runs."""
     known = known.only(tested.columns)
     return [_as_learned(method, known, tested, seed), _left_out(method, tested, seed)]
 
 
-def diagnosed(method: Method, known: Known, tested: Tested, seed: int) -> list[Diagnosed]:
+def diagnosed(method: Method, known: Known, tested: RunSet, seed: int) -> list[Diagnosed]:
     """Both ways, by one and the same fitted diagnoser."""
     alignment = Alignment.fit(
         [panel.only(tested.columns) for panel in known.profile], tested.panels(tested.healthy)
@@ -163,7 +163,7 @@ def cross_conformal(healthy: Series, faulty: Series) -> tuple[Series, Series]:
     return np.asarray(p_faulty), np.asarray(at_least / count)
 
 
-def _as_learned(method: Method, known: Known, tested: Tested, seed: int) -> Detected:
+def _as_learned(method: Method, known: Known, tested: RunSet, seed: int) -> Detected:
     detector = method.make(child_seed(seed, "transfer", tested.name, tested.tier))
     detector.fit(known.profile)
     scores = [
@@ -177,7 +177,7 @@ def _as_learned(method: Method, known: Known, tested: Tested, seed: int) -> Dete
     return Detected(method.name, AS_LEARNED, won, *p_values, max(bound.level, LEVEL), steps)
 
 
-def _left_out(method: Method, tested: Tested, seed: int) -> Detected:
+def _left_out(method: Method, tested: RunSet, seed: int) -> Detected:
     healthy, faulty = tested.panels(tested.healthy), tested.panels(tested.faulty)
     own, others = np.empty(len(healthy)), np.empty((len(faulty), len(healthy)))
     highest = np.empty(len(healthy))
@@ -200,7 +200,7 @@ def _left_out(method: Method, tested: Tested, seed: int) -> Detected:
     return Detected(method.name, RECALIBRATED, _won(others, own[None, :]), p_faulty, p_healthy, level, steps)
 
 
-def _sides(tested: Tested) -> tuple[Sequence[Tried], Sequence[Tried]]:
+def _sides(tested: RunSet) -> tuple[Sequence[Tried], Sequence[Tried]]:
     return tested.healthy, tested.faulty
 
 
@@ -221,7 +221,7 @@ def _won(higher: Series, lower: Series) -> Series:
     return np.asarray((higher > lower) + 0.5 * (higher == lower), dtype=np.float64)
 
 
-def _first_steps(detector: object, calibration: Sequence[Panel], tested: Tested) -> np.ndarray | None:
+def _first_steps(detector: object, calibration: Sequence[Panel], tested: RunSet) -> np.ndarray | None:
     scores = getattr(detector, "step_scores", None)
     if scores is None:
         return None

@@ -49,7 +49,7 @@ def test_runs_of_another_plan_are_refused(bench, tmp_path):
 def test_without_a_data_set_the_runs_are_kept(bench, tmp_path):
     plan = write_trl_set(tmp_path / "campaign" / "transfer" / "trl", healthy=8, steps=16)
     status, out, err = bench(*SMALL)
-    assert status != 0 and "data set" in out + err
+    assert status == 2 and "stage=dataset" in out + err
     assert folder_of(tmp_path / "campaign" / "transfer" / "trl", plan[0].run_id).is_dir()
 
 

@@ -89,10 +89,8 @@ def evaluate(
         horizon = _horizon(tried)
         for tier in TIERS_OF[name]:
             known = Known(
-                *(
-                    [runs.panel(n, horizon, tier) for n in own]
-                    for own in (partition.profile, partition.calibration)
-                ),
+                [runs.panel(n, horizon, tier) for n in partition.profile],
+                [runs.panel(n, horizon, tier) for n in partition.calibration],
                 [runs.panel(n, horizon, tier) for n in faulty],
                 [runs.labels[n].fault for n in faulty],
             )

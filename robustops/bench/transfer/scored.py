@@ -166,15 +166,18 @@ def cross_conformal(healthy: Series, faulty: Series) -> tuple[Series, Series]:
 def _as_learned(method: Method, known: Known, tested: RunSet, seed: int) -> Detected:
     detector = method.make(child_seed(seed, "transfer", tested.name, tested.tier))
     detector.fit(known.profile)
-    scores = [
-        _scores(detector, panels) for panels in (known.calibration, *map(tested.panels, _sides(tested)))
-    ]
-    calibration, healthy, faulty = scores
-    bound = conformal_threshold(calibration, LEVEL)
-    p_values = [_p_values(calibration, own) for own in (faulty, healthy)]
-    steps = _first_steps(detector, known.calibration, tested)
-    won = _won(faulty[:, None], healthy[None, :])
-    return Detected(method.name, AS_LEARNED, won, *p_values, max(bound.level, LEVEL), steps)
+    calibration = _scores(detector, known.calibration)
+    healthy = _scores(detector, tested.panels(tested.healthy))
+    faulty = _scores(detector, tested.panels(tested.faulty))
+    return Detected(
+        method.name,
+        AS_LEARNED,
+        _won(faulty[:, None], healthy[None, :]),
+        _p_values(calibration, faulty),
+        _p_values(calibration, healthy),
+        max(conformal_threshold(calibration, LEVEL).level, LEVEL),
+        _first_steps(detector, known.calibration, tested),
+    )
 
 
 def _left_out(method: Method, tested: RunSet, seed: int) -> Detected:
@@ -198,10 +201,6 @@ def _left_out(method: Method, tested: RunSet, seed: int) -> Detected:
         bound = conformal_threshold(highest, LEVEL).value
         steps = np.array([_first(detector.step_scores(panel), panel, bound) for panel in faulty])
     return Detected(method.name, RECALIBRATED, _won(others, own[None, :]), p_faulty, p_healthy, level, steps)
-
-
-def _sides(tested: RunSet) -> tuple[Sequence[Tried], Sequence[Tried]]:
-    return tested.healthy, tested.faulty
 
 
 def _scores(detector: object, panels: Sequence[Panel]) -> Series:

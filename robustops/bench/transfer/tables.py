@@ -54,7 +54,7 @@ def tables(found: Found) -> list[EvaluationTable]:
 def _table(
     found: Found, name: str, title: str, task: str, metrics: tuple[tuple[str, str], ...], note: str
 ) -> EvaluationTable:
-    rows = []
+    rows: list[tuple[str | Cell, ...]] = []
     numbers = found.numbers
     seen = dict.fromkeys((r.of, r.tier, r.method, r.horizon) for r in found.rows if r.task == task)
     for of, tier, method, horizon in seen:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -94,9 +94,7 @@ def _trainer(settings: TrainSettings, seed: int, work: Path, injection: Injectio
     source = model_folder(settings.model)
     if source is None:
         raise ConfigError(f"the weights of model={settings.model.name} are not here; see robustops doctor")
-    domain, catalog = open_catalog(settings.domain)
-    del domain
-    tasks = {task.id: task for task in catalog.tasks("train")}
+    tasks = {task.id: task for task in open_catalog(settings.domain)[1].tasks("train")}
     tokenizer = readable(AutoTokenizer.from_pretrained(source))
     grpo, reward = settings.grpo, settings.reward
     rules = RewardRules(reward.gated, grpo.credit.repeats if grpo.credit.enabled else None)
@@ -108,7 +106,7 @@ def _trainer(settings: TrainSettings, seed: int, work: Path, injection: Injectio
         train_dataset=_rows(tasks),
         processing_class=tokenizer,
         callbacks=[] if injection is None else [injection],
-        environment_factory=partial(Calculator, tasks, injection),
+        environment_factory=cast(Any, partial(Calculator, tasks, injection)),
     )
     trainer.injection = injection
     if injection is not None:
@@ -129,14 +127,14 @@ def _model(source: Path, injection: Injection | None) -> Any:
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     if injection is None or not injection.mechanism.reads_logits:
         return model
-    kind = type(model)
+    kind, own = type(model), injection
 
     class Biased(kind):  # type: ignore[misc, valid-type]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
             config = kwargs["generation_config"]
             stops = config.eos_token_id
             stop_ids = [int(stops)] if isinstance(stops, int) else [int(token) for token in stops]
-            bias = Bias(injection, kwargs["input_ids"].shape[1], stop_ids)
+            bias = Bias(own, kwargs["input_ids"].shape[1], stop_ids)
             return super().generate(*args, logits_processor=LogitsProcessorList([bias]), **kwargs)
 
     return Biased.from_pretrained(source, dtype=torch.float32)

@@ -507,15 +507,15 @@ class ReplaySettings(CommandSettings):
 class TransferSettings:
     """Stage transfer of `robustops bench`. sources: sets of runs, see `bench.transfer.plan`; policy: folder
     of the weights that itsm runs begin with, or of a run of experiment=quickstart (null: one is trained);
-    healthy, repeats: runs of a set without a fault, and faulty ones a type; steps: of each run (null: as many
-    as the set is meant to have); strength: of the faults, as easy ones of the campaign, or full.
+    healthy, repeats: runs of a set without a fault, and faulty ones a type; steps: of each run; strength: of
+    the faults, as easy ones of the campaign, or full.
     """
 
     sources: list[str] = some_of(("itsm", "trl"), ("itsm", "trl"))
     policy: str | None = None
     healthy: int = at_least(8, 20)
     repeats: int = at_least(1, 1)
-    steps: int | None = at_least(1, None)
+    steps: int = at_least(1, 20)
     strength: str = one_of("easy", "full")
 
 

@@ -49,13 +49,15 @@ def test_trl_runs_are_equal_until_a_fault_sets_in(tmp_path):
 @pytest.mark.slow
 def test_an_itsm_run_has_our_telemetry(tmp_path):
     plan = transfer_plan("itsm", healthy=0, steps=2, strength="full")
-    run = next(run for run in plan if run.fault == "empty_response")
-    run = short(run, "run_fault.onset=2", "model.max_turns=2", "model.answer_tokens=8", "domain.train=60")
+    run = next(run for run in plan if run.fault == "reward_spike")
+    fault = ("run_fault.onset=2", "run_fault.probability=1.0")
+    run = short(run, *fault, "model.max_turns=2", "model.answer_tokens=8", "domain.train=60")
     compose = WithPolicy(composed_training, data_dir() / "models" / "tiny")
     run_one(run, tmp_path, compose)
     (tried,) = read_tried(tmp_path, [run])
     assert tried.panel.steps.tolist() == [1, 2] and tried.onset == 2
-    assert tried.panel["empty_frac"][1] > 0.5 > tried.panel["empty_frac"][0]
+    progress = tried.panel["rewards.progress.mean"]
+    assert progress[1] - progress[0] == pytest.approx(10.0, abs=1.0)
 
 
 def test_rows_of_trl_are_numbered_by_steps_of_ours(tmp_path):

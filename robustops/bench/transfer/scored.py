@@ -14,7 +14,7 @@ fewer, and which ones is known before any fault.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from robustops.errors import ConfigError
 from robustops.monitor.detect.conformal import Calibration
 from robustops.monitor.diagnoser import likeliest
 from robustops.monitor.panel import Panel, Series
+from robustops.monitor.verdict import UNKNOWN
 from robustops.seeding import child_seed
 
 AS_LEARNED, RECALIBRATED = "as learned", "re-calibrated"
@@ -112,14 +113,15 @@ class Detected:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """said: likeliest type of each faulty run; sure: its probability; three: whether the truth is among the
-    three likeliest.
+    """said: likeliest type of each faulty run; sure: its probability, unknown: that it is none that was
+    learned; three: whether the truth is among the three likeliest types.
     """
 
     method: str
     basis: str
     said: tuple[str, ...]
     sure: Series
+    unknown: Series
     three: np.ndarray
 
 
@@ -144,11 +146,17 @@ def diagnosed(method: Method, known: Known, tested: RunSet, seed: int) -> list[D
     for basis, panels in zip(BASES, (plain, aligned), strict=True):
         answers = [diagnoser.probabilities(panel) for panel in panels]
         said = tuple(likeliest(one) for one in answers)
-        ranked = [sorted(one, key=lambda name: (-one[name], name))[:3] for one in answers]
-        three = np.array([name in best for name, best in zip(truth, ranked, strict=True)])
+        three = np.array([name in _likeliest(one, 3) for name, one in zip(truth, answers, strict=True)])
         sure = np.array([one.get(name, 0.0) for name, one in zip(said, answers, strict=True)])
-        found.append(Diagnosed(method.name, basis, said, sure, three))
+        unknown = np.array([one.get(UNKNOWN, 0.0) for one in answers])
+        found.append(Diagnosed(method.name, basis, said, sure, unknown, three))
     return found
+
+
+def _likeliest(answer: Mapping[str, float], count: int) -> list[str]:
+    """So many types, as `likeliest` ranks them."""
+    known = [name for name in answer if name != UNKNOWN]
+    return sorted(known, key=lambda name: (-answer[name], name))[:count]
 
 
 def cross_conformal(healthy: Series, faulty: Series) -> tuple[Series, Series]:

@@ -24,7 +24,7 @@ _DIAGNOSIS = (("type_f1", "type F1"), ("family_f1", "family F1"), ("top_3", "top
 #: Columns of the answers run by run.
 VERDICT_COLUMNS = (
     *("set", "tier", "run_id", "fault", "mechanism", "onset", "task", "method", "basis"),
-    *("p_value", "alarm", "alarm_step", "said", "probability", "right"),
+    *("p_value", "alarm", "alarm_step", "said", "probability", "unknown", "right"),
 )
 
 
@@ -111,6 +111,7 @@ def _diagnoses(found: Found, key: tuple[str, str], one: Diagnosed) -> Iterator[d
             **_run(key, run),
             **{"task": DIAGNOSE, "method": one.method, "basis": one.basis, "said": one.said[place]},
             "probability": round(float(one.sure[place]), 4),
+            "unknown": round(float(one.unknown[place]), 4),
             "right": int(one.said[place] == run.planned.fault),
         }
 

@@ -82,8 +82,8 @@ class Confidence:
         return softmax(scores / self.temperature)
 
     def label_set(self, types: Sequence[str], probabilities: Series, alpha: float) -> dict[str, float]:
-        """Types that cannot be excluded, likeliest first, with their probabilities; the likeliest one is never
-        excluded. ConfigError unless 0 < alpha < 1.
+        """Types that cannot be excluded, likeliest first, with their probabilities; the likeliest one never
+        is. ConfigError unless 0 < alpha < 1.
         """
         enough = least_runs(alpha)
         order = np.argsort(-probabilities, kind="stable")

@@ -10,7 +10,6 @@ benchmark's pilot. Learning takes scikit-learn (extra `faultbench`), all else nu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from robustops.monitor.diagnose.evidence import evidence_for
 from robustops.monitor.diagnose.folds import beginnings, deal
 from robustops.monitor.diagnose.learned import Learned, Reading
 from robustops.monitor.panel import Panel
-from robustops.monitor.taxonomy import cause_of
+from robustops.monitor.taxonomy import cause_of, family_of
 from robustops.monitor.verdict import UNKNOWN, Evidence
 
 #: Share of the runs of a type whose label set lacks it; of the runs of known types that are called unknown.
@@ -91,7 +90,9 @@ class OwnDiagnosis:
         return self._learned
 
     def fit(self, panels: Sequence[Panel], labels: Sequence[str], profile: Sequence[Panel] = ()) -> None:
-        """See `Diagnoser`. ConfigError too for fewer than six healthy runs, and without scikit-learn."""
+        """See `Diagnoser`. ConfigError too for a label that is no type, fewer than six healthy runs, and
+        without scikit-learn.
+        """
         folds = deal(beginnings(panels), FOLDS, self.seed)
         _check(panels, labels, profile, folds)
         detector = OwnDetector()
@@ -116,7 +117,8 @@ class OwnDiagnosis:
         labels = self._labels(reading)
         family, kind = cause_of(labels)
         likeliest = self.learned.classifier.types[int(reading.known.argmax())]
-        onset, evidence = evidence_for(self.learned, panel, reading, likeliest)
+        onset = int(panel.steps[reading.fingerprint.onset])
+        evidence = evidence_for(self.learned, panel, reading, likeliest)
         return Diagnosis(onset, self._shared(reading), labels, family, kind, reading.familiarity, evidence)
 
     def evidence(self, panel: Panel) -> tuple[Evidence, ...]:
@@ -168,9 +170,11 @@ def _check(
         raise ConfigError(
             f"{len(profile)} healthy runs are too few to compare with; give {LEAST_RUNS}, better 50"
         )
-    counts = Counter(labels)
-    if len(counts) < 2:
-        raise ConfigError(f"faulty runs of {len(counts)} type; give runs of two types at least")
+    kinds = sorted(set(labels))
+    for kind in kinds:
+        family_of(kind)
+    if len(kinds) < 2:
+        raise ConfigError(f"{len(panels)} faulty runs are of {len(kinds)} type; give two types at least")
     for fold in np.unique(folds):
         left = {label for label, own in zip(labels, folds, strict=True) if own != fold}
         if len(left) < 2:

@@ -14,24 +14,20 @@ from robustops.monitor.verdict import Evidence
 SPEAKING = 3
 
 
-def evidence_for(
-    learned: Learned, panel: Panel, reading: Reading, kind: str
-) -> tuple[int, tuple[Evidence, ...]]:
-    """(first abnormal step, evidence in order of steps): broken exact invariants and what moved most
-    (`detect.explain`), then signals that speak for this type and are not among them.
+def evidence_for(learned: Learned, panel: Panel, reading: Reading, kind: str) -> tuple[Evidence, ...]:
+    """In order of steps: broken exact invariants and what moved most (`detect.explain`), and signals that
+    speak for this type and are not among them.
     """
     fitted = learned.detector.fitted
-    explained = learned.detector.explain(panel)
-    start = reading.fingerprint.onset
-    shown = {one.column for one in explained.evidence}
+    explained = learned.detector.explain(panel).evidence
+    shown = {one.column for one in explained}
     chosen = [name for name in speaking(learned, reading, kind) if name not in shown][:SPEAKING]
     more = [
         replace(one, text=f"{one.text}; it speaks for {kind}")
-        for one in about(fitted.model, panel, chosen, start)
+        for one in about(fitted.model, panel, chosen, reading.fingerprint.onset)
         if one.column not in shown
     ]
-    onset = explained.onset if explained.onset is not None else int(panel.steps[start])
-    return onset, tuple(sorted([*explained.evidence, *more], key=lambda one: one.step))
+    return tuple(sorted([*explained, *more], key=lambda one: one.step))
 
 
 def speaking(learned: Learned, reading: Reading, kind: str) -> list[str]:

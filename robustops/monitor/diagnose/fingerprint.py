@@ -43,8 +43,9 @@ EARLY, LEAD_STEPS = 3, 4.0
 LEFT = 4.0
 #: Mean absolute value of a standard normal variable.
 _HEALTHY_SPREAD = 0.7979
-#: Signals whose drive decides on the onset, the most moved ones of a view.
-_DECIDING = 5
+#: Part of the largest drive from which on a signal counts for the onset. On the benchmark's pilot 0.5 to 0.7
+#: found 90 % of the onsets within two steps, the most moved signal alone 85 %.
+_MOVER = 0.6
 #: Steps that a fault lasts at least, for the onset.
 _LEAST = 3
 
@@ -84,17 +85,19 @@ def fingerprint(model: Model, armed: Sequence[str], panel: Panel) -> Fingerprint
 
 
 def onset(residuals: Mapping[str, Series], broken: Mapping[str, NDArray[np.bool_]]) -> int:
-    """Row from which on the run differs most from before: where the drives of the most moved signals, taken
-    from there to the end, are largest; or where the first exact invariant breaks, if that is earlier.
+    """Row at which the run begins to deviate. Each signal and view has a row from which on to the end its
+    drive is largest; of those that move about as much as the one that moves most, the first one's row
+    counts. Or the row where the first exact invariant breaks, if that is earlier.
     """
     values = np.concatenate([residuals[view] for view in VIEWS], axis=1)
-    first = [int(rows.argmax()) for rows in broken.values() if rows.any()]
     seen = ~np.isnan(values)
     total = np.cumsum(np.where(seen, values, 0.0)[::-1], axis=0)[::-1]
     count = np.cumsum(seen[::-1], axis=0)[::-1]
-    drives = np.sort(np.abs(total) / np.sqrt(np.maximum(count, 1)), axis=1)[:, -_DECIDING:].mean(axis=1)
     last = max(len(values) - _LEAST, 0)
-    return min([int(drives[: last + 1].argmax()), *first])
+    drives = (np.abs(total) / np.sqrt(np.maximum(count, 1)))[: last + 1]
+    largest = drives.max(axis=0)
+    movers = drives.argmax(axis=0)[largest >= _MOVER * largest.max()]
+    return min([int(movers.min()), *(int(rows.argmax()) for rows in broken.values() if rows.any())])
 
 
 def compressed(values: Series) -> Series:

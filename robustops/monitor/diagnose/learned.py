@@ -97,13 +97,11 @@ class Learned:
 
     @classmethod
     def load(cls, path: Path | str) -> tuple[Learned, dict[str, Any]]:
-        """With the settings; ConfigError for a file that cannot be read, or is no diagnoser of this version."""
+        """With the settings; ConfigError for a file that cannot be read, or is none of this version."""
         arrays, head = _read(path)
         detector = str(arrays["detector"])
         if _digest(detector) != head["profile"]:
-            raise ConfigError(
-                f"{path} holds another profile than it was learned with; fit it again"
-            )
+            raise ConfigError(f"{path} holds another profile than it was learned with; fit it again")
         found = cls(
             OwnDetector.from_dict(json.loads(detector)),
             Classifier.of(_part(arrays, "classifier.")),

@@ -1,6 +1,6 @@
 """The calibrated judge: what was learned from healthy runs of one configuration, and a verdict by it.
 
-A folder of JSON files holds it: the detector, the scores of healthy runs that it is calibrated on, the
+A folder of files holds it: the detector, the scores of healthy runs that it is calibrated on, the
 diagnoser where there is one, and of which runs all that is (`about.json`).
 
     detector    how unlike healthy runs a run is, and since when     `monitor.detect.own`
@@ -21,6 +21,7 @@ from robustops.errors import ConfigError
 from robustops.monitor.detect.conformal import Calibration, least_runs
 from robustops.monitor.detect.files import read_versioned, write_versioned
 from robustops.monitor.detect.own import OwnDetector
+from robustops.monitor.diagnose.diagnosis import OwnDiagnosis
 from robustops.monitor.panel import Panel
 from robustops.monitor.symptoms.facts import facts
 from robustops.monitor.symptoms.finding import Finding
@@ -29,7 +30,7 @@ from robustops.monitor.verdict import ALARM, Evidence, Verdict
 
 VERSION = 1
 KIND = "fitted run monitor"
-ABOUT, DETECTOR, CALIBRATION, DIAGNOSER = "about.json", "detector.json", "calibration.json", "diagnoser.json"
+ABOUT, DETECTOR, CALIBRATION, DIAGNOSER = "about.json", "detector.json", "calibration.json", "diagnoser.npz"
 #: Share of healthy runs that may be called anomalous.
 ALPHA = 0.05
 #: Parts of the healthy runs that are scored by the others in turn, where no further runs are there to
@@ -129,6 +130,7 @@ class FittedMonitor:
         (root / ABOUT).unlink(missing_ok=True)
         self.detector.save(root / DETECTOR)
         self.calibration.save(root / CALIBRATION)
+        (root / DIAGNOSER).unlink(missing_ok=True)
         if self.diagnoser is not None:
             self.diagnoser.save(root / DIAGNOSER)
         body = {"shown": list(self.shown), "steps": self.steps, "about": dict(self.about)}
@@ -140,7 +142,8 @@ class FittedMonitor:
         root = Path(folder)
         body = read_versioned(root / ABOUT, KIND, VERSION)
         detector, calibration = OwnDetector.load(root / DETECTOR), Calibration.load(root / CALIBRATION)
-        diagnoser = None
+        saved = root / DIAGNOSER
+        diagnoser = OwnDiagnosis.load(saved) if saved.is_file() else None
         return cls(detector, calibration, tuple(body["shown"]), body["steps"], body["about"], diagnoser)
 
 

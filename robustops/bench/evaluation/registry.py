@@ -84,6 +84,7 @@ METHODS: tuple[Method, ...] = (
     _detector("kl_threshold", "thresholds:KLThreshold"),
     _detector("random", "thresholds:Chance"),
     _detector("always_fault", "thresholds:AlwaysFault", calibrated=False),
+    Method("own_diagnosis", DIAGNOSE, "robustops.monitor.diagnose.diagnosis:OwnDiagnosis"),
     _diagnoser("knn_classifier", "classifiers:NearestNeighbourClassifier"),
     _diagnoser("svm_classifier", "classifiers:SupportVectorClassifier"),
     _diagnoser("run", "root_cause:Run"),

@@ -511,10 +511,11 @@ class BenchSettings(CommandSettings):
     groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of one
     thread each, 0 = one a core; seed: of the plan, another one is another campaign;
     methods: detectors and diagnosers to evaluate (null: all); partitions: of the data set, how many; final:
-    evaluate on the held-out seed groups, once.
+    evaluate on the held-out seed groups, once; profile: folder that stage=fit writes what the data set
+    teaches to (null: `profile` in the campaign's folder).
     """
 
-    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate")
+    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate", "fit")
     campaign: str = "outputs/faultbench"
     dataset: str = "data/rft_faultbench"
     partial: bool = False
@@ -526,6 +527,7 @@ class BenchSettings(CommandSettings):
     methods: list[str] | None = None
     partitions: int = at_least(1, 5)
     final: bool = False
+    profile: str | None = None
 
 
 @dataclass

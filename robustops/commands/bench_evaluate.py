@@ -96,5 +96,31 @@ def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
         show_line(f"figure: {place(path)}")
 
 
+def fit(settings: BenchSettings) -> dict[str, Any]:
+    """Write what the data set teaches as a profile for `monitor.profile`; returns where it is."""
+    from robustops.bench.campaign.worker import EXPERIMENT
+    from robustops.bench.evaluation.fitting import fit_monitor
+    from robustops.bench.evaluation.runs import Runs
+    from robustops.commands.composition import composed_training
+    from robustops.commands.show import place, show_line
+    from robustops.learning.fingerprint import flat_settings
+    from robustops.monitor.fitted import ALPHA
+
+    folder = Path(settings.profile or Path(settings.campaign) / "profile").absolute()
+    training, _ = composed_training([f"experiment={EXPERIMENT}", f"paths.run_dir={folder}"])
+    fitted = fit_monitor(Runs.read(Path(settings.dataset)), flat_settings(training), settings.seed)
+    fitted.save(folder)
+    counts = fitted.about["runs"]
+    if settings.format == "text":
+        learned = ", ".join(f"{count} {name}" for name, count in counts.items())
+        show_line(f"profile: {place(folder)} ({learned} runs)")
+    return {
+        "stage": "fit",
+        "profile": str(folder),
+        "runs": counts,
+        "false_alarm_bound": fitted.calibration.rate_bound(ALPHA),
+    }
+
+
 #: By name; takes the command's settings and returns what format=json prints.
-STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"evaluate": evaluate}
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"evaluate": evaluate, "fit": fit}

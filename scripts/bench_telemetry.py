@@ -1,12 +1,12 @@
-"""What the telemetry of a GRPO step costs, as a share of the step's CPU time.
+"""What telemetry and run monitor cost in a GRPO step, as a share of the step's CPU time.
 
     .venv/bin/python scripts/bench_telemetry.py
     .venv/bin/python scripts/bench_telemetry.py --checkpoint RUN/checkpoints/sft/policy --steps 5
 
-Runs GRPO steps of the quickstart and adds up the time inside every function that computes, builds or writes
-a record. Without a checkpoint the embedded model has learnt nothing, so that groups without a signal are
-trained on as well (`grpo.dynamic_sampling=false`). The first step, with its allocations, is not counted. Not
-in it is the entropy, which is a part of the forward pass. The last line is JSON.
+Runs GRPO steps of the quickstart and adds up the time inside every function that computes, builds, writes
+or judges a record. Without a checkpoint the embedded model has learnt nothing, so that groups without a
+signal are trained on as well (`grpo.dynamic_sampling=false`). The first step, with its allocations, is not
+counted. Not in it is the entropy, which is a part of the forward pass. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from robustops.learning.run import BASE, Run
 from robustops.learning.stages import train_grpo
 from robustops.learning.step_telemetry import AdvantageTelemetry
 from robustops.learning.weight_change import Weights
+from robustops.monitor.callback import AnomalyMonitor
 from robustops.monitor.telemetry import TelemetryWriter
 from robustops.objectives.statistics import TrainedTokens
 from robustops.resources import conf_dir
@@ -51,6 +52,7 @@ TIMED: tuple[tuple[Any, str], ...] = (
     (grpo_module, "in_order"),
     (PolicyModule, "keep_record"),
     (TelemetryWriter, "write"),
+    (AnomalyMonitor, "on_train_batch_end"),
 )
 
 

@@ -84,15 +84,11 @@ class _progress:
 
 
 def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
-    from rich.console import Console
+    from robustops.commands.show import place, show_line, show_wide
 
-    from robustops.commands.show import place, show_line
-
-    # Wide tables are for reading in a pager or a file: they are not folded to the terminal.
-    console = Console(width=200)
     for table in all_tables:
         if table.rows:
-            console.print(table.rich())
+            show_wide(table.rich())
         else:
             show_line(f"{table.title}: {table.note}")
     show_line(f"tables: {place(folder / 'tables' / 'tables.md')}")

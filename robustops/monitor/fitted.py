@@ -104,6 +104,8 @@ class FittedMonitor:
         if grave:  # no healthy run has shown it, as if its score were above theirs
             p_value = min(p_value, 1 / (1 + len(self.calibration.scores)))
         severity = max([self._severity(score), *(one.severity for one in grave)])
+        if p_value > ALPHA and growing:  # nobody asks why after every step
+            return Verdict("healthy", severity=severity, p_value=p_value)
         explained = self.detector.explain(panel)
         evidence = _merged(explained.evidence, found)
         if p_value > ALPHA:

@@ -93,8 +93,9 @@ def _answers(panel: Panel) -> Series:
 def _out_of_bounds(panel: Panel) -> Series:
     """Largest distance of any column from what its unit allows."""
     gaps = [np.zeros(len(panel))]
+    known = set(schema.names())
     for name in panel.columns:
-        if name in schema.names():
+        if name in known:
             entry = schema.quantity(name)
             gaps.append(np.maximum(entry.low - panel[name], panel[name] - entry.high))
     found: Series = np.fmax.reduce(gaps)

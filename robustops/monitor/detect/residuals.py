@@ -12,8 +12,8 @@ own start  the same as level, but against the run's own first steps: for runs of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,9 @@ class Relations:
     covariance: Series
     factors: int
     blocks: NDArray[np.int64]
+    #: What follows from the covariance of the signals that a step observes, by them: most steps observe the
+    #: same.
+    _solved: dict[tuple[str, bytes], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def fit(cls, levels: Series, blocks: Sequence[int], share: float = 0.9) -> Relations:
@@ -70,7 +73,7 @@ class Relations:
         """
         out = np.full(levels.shape, np.nan)
         for rows, seen in _patterns(levels):
-            precision = np.linalg.inv(self.covariance[np.ix_(seen, seen)])
+            precision = self._of("precision", seen, self._precision)
             values = usual(levels[np.ix_(rows, seen)])
             out[np.ix_(rows, seen)] = values @ precision / np.sqrt(np.diag(precision))
         found: Series = np.clip(out, -CUT, CUT)
@@ -80,11 +83,7 @@ class Relations:
         """(T, C) levels -> (T, C) of variance 1 for a normal distribution; NaN as in `partial`."""
         out = np.full(levels.shape, np.nan)
         for rows, seen in _patterns(levels):
-            for block in np.unique(self.blocks[seen]):
-                own, other = seen[self.blocks[seen] == block], seen[self.blocks[seen] != block]
-                mixed = self.covariance[np.ix_(own, other)]
-                slopes = np.linalg.solve(self.covariance[np.ix_(other, other)], mixed.T)
-                left = np.diag(self.covariance[np.ix_(own, own)]) - (mixed.T * slopes).sum(axis=0)
+            for own, other, slopes, left in self._of("across", seen, self._told_across):
                 told = usual(levels[np.ix_(rows, other)]) @ slopes
                 out[np.ix_(rows, own)] = (usual(levels[np.ix_(rows, own)]) - told) / np.sqrt(left)
         found: Series = np.clip(out, -CUT, CUT)
@@ -96,11 +95,34 @@ class Relations:
         """
         out = np.full((len(levels), 2), np.nan)
         for rows, seen in _patterns(levels):
-            values, vectors = np.linalg.eigh(self.covariance[np.ix_(seen, seen)])
+            values, vectors = self._of(
+                "factors", seen, lambda own: np.linalg.eigh(self.covariance[np.ix_(own, own)])
+            )
             scores = (usual(levels[np.ix_(rows, seen)]) @ vectors) ** 2 / values
             count = min(self.factors, len(values))
             out[rows, 0], out[rows, 1] = _normal(scores[:, -count:]), _normal(scores[:, :-count])
         return out
+
+    def _precision(self, seen: NDArray[np.int64]) -> Series:
+        found: Series = np.linalg.inv(self.covariance[np.ix_(seen, seen)])
+        return found
+
+    def _told_across(self, seen: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], ...]]:
+        """For each block: its signals, the others, slopes of the former on the latter, variance left."""
+        found = []
+        for block in np.unique(self.blocks[seen]):
+            own, other = seen[self.blocks[seen] == block], seen[self.blocks[seen] != block]
+            mixed = self.covariance[np.ix_(own, other)]
+            slopes = np.linalg.solve(self.covariance[np.ix_(other, other)], mixed.T)
+            left = np.diag(self.covariance[np.ix_(own, own)]) - (mixed.T * slopes).sum(axis=0)
+            found.append((own, other, slopes, left))
+        return found
+
+    def _of(self, what: str, seen: NDArray[np.int64], solve: Callable[[NDArray[np.int64]], Any]) -> Any:
+        key = (what, seen.tobytes())
+        if key not in self._solved:
+            self._solved[key] = solve(seen)
+        return self._solved[key]
 
     def to_dict(self) -> dict[str, Any]:
         """In JSON values."""
@@ -123,10 +145,13 @@ def usual(levels: Series) -> Series:
 
 def _patterns(levels: Series) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Steps that observe the same signals, and these signals; steps that observe none are left out."""
-    patterns, which = np.unique(~np.isnan(levels), axis=0, return_inverse=True)
-    for number, pattern in enumerate(patterns):
-        if pattern.any():
-            yield np.flatnonzero(which.reshape(-1) == number), np.flatnonzero(pattern)
+    rows: dict[bytes, list[int]] = {}
+    observed = ~np.isnan(levels)
+    for row, pattern in enumerate(observed):
+        rows.setdefault(pattern.tobytes(), []).append(row)
+    for alike in rows.values():
+        if (pattern := observed[alike[0]]).any():
+            yield np.asarray(alike), np.flatnonzero(pattern)
 
 
 def _normal(squares: Series) -> Series:

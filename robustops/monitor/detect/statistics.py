@@ -34,11 +34,12 @@ def scan(values: Series, length: int) -> Series:
 def cusum(values: Series, drift: float = DRIFT) -> tuple[Series, Series]:
     """(T, ...) -> upper and lower cumulative sums, both >= 0; a step that was not observed leaves them."""
     upper, lower = np.zeros_like(values), np.zeros_like(values)
+    seen = ~np.isnan(values)
+    # A step that was not observed adds 0, which a sum >= 0 stays with.
+    up, down = np.where(seen, values - drift, 0.0), np.where(seen, -values - drift, 0.0)
     high, low = np.zeros(values.shape[1:]), np.zeros(values.shape[1:])
-    for step, row in enumerate(values):
-        seen = ~np.isnan(row)
-        high = np.where(seen, np.maximum(0.0, high + np.nan_to_num(row) - drift), high)
-        low = np.where(seen, np.maximum(0.0, low - np.nan_to_num(row) - drift), low)
+    for step in range(len(values)):
+        high, low = np.maximum(0.0, high + up[step]), np.maximum(0.0, low + down[step])
         upper[step], lower[step] = high, low
     return upper, lower
 

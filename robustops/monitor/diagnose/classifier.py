@@ -4,10 +4,11 @@ linear   multinomial logistic regression with an L2 penalty: sums many weak sign
 trees    extremely randomised trees: conditions, such as a move without its usual consequence
 
 Compared on the benchmark's pilot, by seed (macro-F1 of types in easy / hard runs, standard error about 3;
-in brackets the negative log-likelihood after temperature): linear 82.5 / 80.3 (0.67), trees 84.5 / 83.1 (0.52),
-both alike 84.0 / 82.0 (0.55), trees counted twice 84.0 / 82.3 (0.53); random forest 83.5 / 81.3, shrunk linear
-discriminants 86.0 / 81.5; a family first and then its types: linear 83.8 / 79.8, trees 82.7 / 82.0. Few of
-these differences are beyond chance. The linear model is kept for what trees cannot tell: what speaks for a type.
+in brackets the negative log-likelihood after temperature): linear 82.5 / 80.3 (0.67), trees 84.5 / 83.1
+(0.52), both alike 84.0 / 82.0 (0.55), trees counted twice 84.0 / 82.3 (0.53); random forest 83.5 / 81.3,
+shrunk linear discriminants 86.0 / 81.5; a family first and then its types: linear 83.8 / 79.8, trees 82.7 /
+82.0. Few of these differences are beyond chance. The linear model is kept for what trees cannot tell: what
+speaks for a type.
 
 An entry of a fingerprint that was not observed counts as the mean of the runs that were learned from: it
 speaks for no type.

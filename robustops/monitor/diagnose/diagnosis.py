@@ -1,7 +1,7 @@
 """Our diagnoser: fingerprint, classifier, and how far to believe them.
 
     1. fingerprint  of a run against healthy runs: what moved, which way, when, how       `fingerprint`
-    2. classifier   linear model and trees, averaged                                     `classifier`
+    2. classifier   linear model and trees, together                                     `classifier`
     3. confidence   temperature, label sets, `unknown`, from held-out runs    `calibration`, `openset`
 
 All types compete at once: to choose the family first, and then a type within it, was no better on the

@@ -108,7 +108,7 @@ class Relations:
 
     def _told_across(self, seen: NDArray[np.int64]) -> list[tuple[NDArray[Any], ...]]:
         """For each block: its signals, the others, slopes of the former on the latter, variance left."""
-        found = []
+        found: list[tuple[NDArray[Any], ...]] = []
         for block in np.unique(self.blocks[seen]):
             own, other = seen[self.blocks[seen] == block], seen[self.blocks[seen] != block]
             mixed = self.covariance[np.ix_(own, other)]

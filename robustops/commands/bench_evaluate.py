@@ -43,7 +43,7 @@ def evaluate(settings: BenchSettings) -> dict[str, Any]:
     with _progress(settings) as tell:
         found = work.evaluate(request, tell)
     loaded = load(dataset)
-    cases = remediation.read_cases(campaign)
+    cases = remediation.read_cases(campaign, final=settings.final)
     table_5 = remediation.remediation_table(cases, Runs(loaded).labels, settings.seed, request.draws)
     all_tables = paper.tables(found, request, [table_5])
     paths = written.write(all_tables, paper.everything(found), request.folder / "tables")

@@ -9,6 +9,8 @@ from typing import Any
 
 from robustops.commands import bench_dataset as dataset_stages
 from robustops.commands import bench_evaluate as evaluate_stage
+from robustops.commands import bench_remediate as remediate_stage
+from robustops.commands.bench_failure import failure
 from robustops.commands.machine import cores
 from robustops.commands.runner import Context
 from robustops.errors import TrainingError
@@ -43,7 +45,7 @@ def campaign(settings: BenchSettings) -> dict[str, Any]:
     if settings.format == "text":
         _show(report, folder)
     if not report.whole:
-        raise TrainingError(_failure(report, folder))
+        raise TrainingError(failure(report, folder))
     body = {"stage": "campaign", "campaign": str(folder), **dataclasses.asdict(report)}
     return {**body, "compared": dataset_stages.compared(settings)}
 
@@ -85,6 +87,7 @@ STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {
     "pilot": pilot,
     **dataset_stages.STAGES,
     **evaluate_stage.STAGES,
+    **remediate_stage.STAGES,
 }
 
 
@@ -103,18 +106,3 @@ def _show(report: Any, folder: Path) -> None:
     parts.append(f"{report.core_seconds:.0f} core-seconds ({report.all_core_seconds / 3600:.2f} h in all)")
     show_line("; ".join(parts))
     show_line(f"campaign: {place(folder)}")
-
-
-def _failure(report: Any, folder: Path) -> str:
-    parts = []
-    if report.failed:
-        run_id, error = next(iter(report.failed.items()))
-        parts.append(
-            f"{len(report.failed)} of {report.planned} runs failed, first {run_id}: {error} (planned run and "
-            f"traceback: {folder / 'failures' / run_id}.txt)"
-        )
-    missing = report.planned - report.done - report.in_flight - len(report.failed)
-    if missing:
-        how = f" (workers were ended by {', '.join(report.killed)})" if report.killed else ""
-        parts.append(f"{missing} runs are missing{how}; start the same command again to make them")
-    return "; ".join(parts)

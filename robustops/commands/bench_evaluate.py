@@ -43,7 +43,7 @@ def evaluate(settings: BenchSettings) -> dict[str, Any]:
     with _progress(settings) as tell:
         found = work.evaluate(request, tell)
     loaded = load(dataset)
-    cases = remediation.read_cases(campaign)
+    cases = remediation.read_cases(campaign, final=settings.final)
     table_5 = remediation.remediation_table(cases, Runs(loaded).labels, settings.seed, request.draws)
     all_tables = paper.tables(found, request, [table_5])
     paths = written.write(all_tables, paper.everything(found), request.folder / "tables")
@@ -104,7 +104,6 @@ def fit(settings: BenchSettings) -> dict[str, Any]:
     from robustops.commands.composition import composed_training
     from robustops.commands.show import place, show_line
     from robustops.learning.fingerprint import flat_settings
-    from robustops.monitor.fitted import ALPHA
 
     folder = Path(settings.profile or Path(settings.campaign) / "profile").absolute()
     training, _ = composed_training([f"experiment={EXPERIMENT}", f"paths.run_dir={folder}"])
@@ -118,7 +117,7 @@ def fit(settings: BenchSettings) -> dict[str, Any]:
         "stage": "fit",
         "profile": str(folder),
         "runs": counts,
-        "false_alarm_bound": fitted.calibration.rate_bound(ALPHA),
+        "false_alarm_bound": fitted.calibration.rate_bound(fitted.level),
     }
 
 

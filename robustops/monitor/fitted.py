@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from robustops.errors import ConfigError
-from robustops.monitor.detect.conformal import Calibration, least_runs
+from robustops.monitor.detect.conformal import Calibration
 from robustops.monitor.detect.files import read_versioned, write_versioned
 from robustops.monitor.detect.own import OwnDetector
 from robustops.monitor.diagnose.diagnosis import OwnDiagnosis
@@ -77,14 +76,9 @@ class FittedMonitor:
         twice that (cross-conformal).
 
         Raises:
-            ConfigError: too few runs for a false-alarm rate of `ALPHA`, or for the detector.
+            ConfigError: too few runs to learn from.
         """
         given = calibration or profile
-        if len(given) < least_runs(ALPHA):
-            raise ConfigError(
-                f"{len(given)} healthy runs cannot be calibrated to {ALPHA:.0%} false alarms; give "
-                f"{least_runs(ALPHA)} or more"
-            )
         detector = OwnDetector()
         detector.fit(profile)
         scores = [detector.score(panel) for panel in calibration] if calibration else _crossed(profile)
@@ -92,6 +86,17 @@ class FittedMonitor:
         steps = max(len(panel) for panel in given)
         kept = dict(about or {})
         return cls(detector, Calibration.of(scores), tuple(sorted(shown)), steps, kept, diagnoser)
+
+    @property
+    def level(self) -> float:
+        """Share of healthy runs that are called anomalous: `ALPHA`, more where the calibration runs are too
+        few.
+        """
+        return max(ALPHA, 1 / (1 + len(self.calibration.scores)))
+
+    def severity(self, panel: Panel) -> float:
+        """S(X) of a run (equation 8 of the RFT-FM paper): its score, not below 0."""
+        return max(0.0, self.detector.score(panel))
 
     def judge(self, panel: Panel, *, growing: bool = False) -> Verdict:
         """What the telemetry of a run says, by these healthy runs."""
@@ -103,12 +108,12 @@ class FittedMonitor:
         p_value = self.calibration.p_value(score)
         if grave:  # no healthy run has shown it, as if its score were above theirs
             p_value = min(p_value, 1 / (1 + len(self.calibration.scores)))
-        severity = max([self._severity(score), *(one.severity for one in grave)])
-        if p_value > ALPHA and growing:  # nobody asks why after every step
+        severity = max([self._share(score), *(one.severity for one in grave)])
+        if p_value > self.level and growing:  # nobody asks why after every step
             return Verdict("healthy", severity=severity, p_value=p_value)
         explained = self.detector.explain(panel)
         evidence = _merged(explained.evidence, found)
-        if p_value > ALPHA:
+        if p_value > self.level:
             return Verdict("healthy", severity=severity, p_value=p_value, evidence=evidence)
         starts = [one.evidence.step for one in grave]
         starts += [explained.onset] if explained.onset is not None else []
@@ -117,9 +122,9 @@ class FittedMonitor:
         family, kind = cause_of(labels)
         return Verdict("anomalous", onset, family, kind, labels, severity, p_value, evidence)
 
-    def _severity(self, score: float) -> float:
+    def _share(self, score: float) -> float:
         """0 .. 1; one half at the threshold of an alarm, so that severities of rules compare with it."""
-        threshold = max(self.calibration.threshold(ALPHA), 1e-9)
+        threshold = max(self.calibration.threshold(self.level), 1e-9)
         return max(score, 0.0) / (max(score, 0.0) + threshold)
 
     # files ----------------------------------------------------------------------------------------

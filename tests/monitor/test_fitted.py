@@ -76,11 +76,11 @@ def test_saved_and_loaded_it_says_the_same(fitted: FittedMonitor, tmp_path: Path
         assert again.judge(panel) == fitted.judge(panel)
 
 
-def test_too_few_runs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="give 19 or more"):
-        FittedMonitor.fit(runs(18))
-    with pytest.raises(ConfigError, match="give 19 or more"):
-        FittedMonitor.fit(runs(30), runs(18, first=100))
+def test_fewer_calibration_runs_give_more_alarms_and_it_says_so(fitted: FittedMonitor) -> None:
+    assert fitted.level == ALPHA
+    assert FittedMonitor.fit(runs(30), runs(9, first=100)).level == pytest.approx(0.1)
+    with pytest.raises(ConfigError, match="too few"):
+        FittedMonitor.fit(runs(5), runs(30, first=100))
 
 
 def test_a_diagnoser_names_the_type_and_is_kept_with_the_rest(fitted: FittedMonitor, tmp_path: Path) -> None:

@@ -58,10 +58,11 @@ def run_campaign(
     *,
     workers: int,
     console: Console | None = None,
+    make: Any = None,
 ) -> Report:
     """Make the runs that the campaign's folder lacks. A run that raises is noted, and the others go on.
 
-    compose: see `worker.Compose`; console: of a progress bar.
+    compose: see `worker.Compose`; console: of a progress bar; make: see `worker.run_one`.
 
     Raises:
         ConfigError: the folder holds runs of another plan.
@@ -70,7 +71,7 @@ def run_campaign(
     there = {run.run_id for run in complete(campaign, runs)}
     missing = [run for run in runs if run.run_id not in there]
     if missing:
-        _make(missing, campaign, compose, min(workers, len(missing)), report, console)
+        _make(missing, campaign, compose, min(workers, len(missing)), report, console, make)
     done = complete(campaign, runs)
     report.done = len(done)
     report.in_flight = sum(held(campaign, run.run_id) for run in set(runs) - set(done))
@@ -86,10 +87,11 @@ def _make(
     workers: int,
     report: Report,
     console: Console | None,
+    make: Any,
 ) -> None:
     for run in missing:
         note_of(campaign, run.run_id).unlink(missing_ok=True)  # tried anew
-    pool = Pool(workers, campaign, missing, compose)
+    pool = Pool(workers, campaign, missing, compose, make)
     enabled = console is not None
     try:
         with progress(console or Console(), "runs", len(missing), enabled=enabled) as advance:

@@ -6,6 +6,7 @@
                              episodes.jsonl    single episodes, where the monitor keeps them
                              run.json          settings, versions
                              cost.json         seconds, cpu_seconds
+                             case.json, journal.jsonl, discarded/: see `bench.remediation.case`
     <campaign>/failures/<run_id>.txt           planned run and traceback of a run that raised
     <campaign>/logs/                           what workers printed
     <campaign>/claims/                         locks of the runs in flight
@@ -25,7 +26,10 @@ from robustops.files import read_json
 RUNS, FAILURES, LOGS, CLAIMS = "runs", "failures", "logs", "claims"
 PLANNED, COST = "planned.json", "cost.json"
 #: What is kept of a training run.
-KEPT = ("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST)
+KEPT = (
+    *("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST),
+    *("case.json", "journal.jsonl", "discarded"),
+)
 
 
 def folder_of(campaign: Path, run_id: str) -> Path:

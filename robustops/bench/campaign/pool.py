@@ -42,10 +42,12 @@ class Outcome:
 
 class Pool:
     """Worker processes, and what they report. compose: see `worker.Compose`; a function that another process
-    can import.
+    can import; make: see `worker.run_one`; something that another process can be sent.
     """
 
-    def __init__(self, number: int, campaign: Path, runs: Sequence[PlannedRun], compose: Any) -> None:
+    def __init__(
+        self, number: int, campaign: Path, runs: Sequence[PlannedRun], compose: Any, make: Any = None
+    ) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.processes: list[Any] = []
         #: One pipe a worker: a queue would have a lock that a killed worker may take along.
@@ -54,7 +56,7 @@ class Pool:
         with _inherited(ONE_THREAD):
             for place in range(number):
                 receiver, sender = spawn.Pipe(duplex=False)
-                arguments = (campaign, tuple(runs), compose, sender)
+                arguments = (campaign, tuple(runs), compose, sender, make)
                 process = spawn.Process(target=_work, args=arguments, name=f"worker {place}")
                 process.start()
                 sender.close()
@@ -117,7 +119,7 @@ def _inherited(values: dict[str, str]) -> Iterator[None]:
 
 
 # inside a worker ----------------------------------------------------------------------------------
-def _work(campaign: Path, runs: Sequence[PlannedRun], compose: Any, sender: Any) -> None:
+def _work(campaign: Path, runs: Sequence[PlannedRun], compose: Any, sender: Any, make: Any) -> None:
     _end_with_parent()
     _redirect(campaign / LOGS / f"{time.time_ns()}-{os.getpid()}.log")
     import torch
@@ -128,17 +130,17 @@ def _work(campaign: Path, runs: Sequence[PlannedRun], compose: Any, sender: Any)
             continue
         with claimed(campaign, planned.run_id) as mine:
             if mine and not settled(campaign, planned.run_id):
-                error = _attempt(planned, campaign, compose)
+                error = _attempt(planned, campaign, compose, make)
                 sender.send(Outcome(planned.run_id, error, time.process_time()))
 
 
-def _attempt(planned: PlannedRun, campaign: Path, compose: Any) -> str:
+def _attempt(planned: PlannedRun, campaign: Path, compose: Any, make: Any) -> str:
     """Make one run; returns its error in one line, "" where there is none."""
     from robustops.bench.campaign.worker import run_one
 
     clear_leftovers(campaign, planned.run_id)
     try:
-        run_one(planned, campaign, compose)
+        run_one(planned, campaign, compose, make)
     except Exception as error:  # whatever it is, it is told, and the other runs go on
         text = f"{planned}\n\n{traceback.format_exc()}"
         atomic_write_text(note_of(campaign, planned.run_id), text)

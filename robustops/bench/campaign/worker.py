@@ -23,12 +23,15 @@ from robustops.settings import TrainSettings
 EXPERIMENT = "faultbench"
 #: Settings and the plain config of `robustops train` with these overrides, see `commands.composition`.
 Compose = Callable[[Sequence[str]], tuple[TrainSettings, dict[str, Any]]]
+#: Leaves in a folder what is to be kept of a planned run.
+Make = Callable[[PlannedRun, Path, Compose], None]
 
 
-def run_one(planned: PlannedRun, campaign: Path, compose: Compose) -> None:
-    """Train the run in this process and leave its folder in the campaign; nothing where it is there.
+def run_one(planned: PlannedRun, campaign: Path, compose: Compose, make: Make | None = None) -> None:
+    """Make the run in this process and leave its folder in the campaign; nothing where it is there.
 
-    May be called again and again in one process: a run leaves nothing behind that another would see.
+    make: None: `train_run`. May be called again and again in one process: a run leaves nothing behind that
+    another would see.
     """
     target = folder_of(campaign, planned.run_id)
     if target.exists():
@@ -37,7 +40,7 @@ def run_one(planned: PlannedRun, campaign: Path, compose: Compose) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f".{planned.run_id}.", dir=target.parent))
     try:
         began, cpu = time.monotonic(), time.process_time()
-        _train(planned, folder, compose)
+        (make or train_run)(planned, folder, compose)
         cost = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
         atomic_write_json(folder / COST, {name: round(value, 3) for name, value in cost.items()})
         atomic_write_json(folder / PLANNED, planned.to_dict())
@@ -54,7 +57,8 @@ def train_overrides(planned: PlannedRun, folder: Path) -> list[str]:
     return [f"experiment={EXPERIMENT}", f"seed={planned.seed}", *planned.overrides, place, "progress=false"]
 
 
-def _train(planned: PlannedRun, folder: Path, compose: Compose) -> None:
+def train_run(planned: PlannedRun, folder: Path, compose: Compose) -> None:
+    """The run as it was planned, and nobody steps in."""
     overrides = train_overrides(planned, folder)
     settings, config = compose(overrides)
     if planned.shift == "resume":

@@ -26,6 +26,10 @@ RUN_FAULTS = (
 )
 
 
+#: Who steps in, in the remediation cases of RFT-FaultBench: planners, and a run that is made once more.
+ARMS = ("rules", "llm", "oracle", "random", "rollback", "noop", "rerun")
+
+
 def one_of(default: str, *choices: str) -> Any:
     """A field with a closed set of values."""
     return field(default=default, metadata={"choices": (default, *choices)})
@@ -174,8 +178,8 @@ class SamplerSettings:
 @dataclass
 class RewardSettings:
     """Weights of the parts: R = success S + progress P + quality Q. gated: a check counts for progress only
-    with all its prerequisites; bounded: parts are held to their ranges (winsorised); recheck: success is
-    read off an episode's state checks once more.
+    with all its prerequisites; bounded: parts are held to their ranges (winsorised); recheck: the parts
+    are computed once more, from an episode's own records and state checks.
     """
 
     name: str = "default"
@@ -242,9 +246,10 @@ class GRPOSettings:
     log-probs between sampler and trainer after new weights (null: by precision), sync_guard: what a larger
     one does, stop the run | resync (hand the weights over once more) | report; entropy: weight of an entropy
     bonus in the loss; advantage_guard: none | centre (groups' means are subtracted) | consistent (signs that
-    contradict the reward become 0), advantage_clip: largest absolute advantage (null: none); baseline: what
-    rewards of a group are compared with, the mean of all of them | of the others (leave_one_out); std_floor:
-    least deviation that a group's rewards are divided by; value_head: rewards are compared with a learned
+    contradict the reward become 0) | recompute (anew from the rewards), advantage_clip: largest absolute
+    advantage (null: none); baseline: what rewards of a group are compared with, the mean of all of them | of
+    the others (leave_one_out); std_floor: least deviation that a group's rewards are divided by; value_head:
+    rewards are compared with a learned
     value of the start state instead, value_learning_rate: its own, value_least_ev: explained variance below
     which group means are used all the same (null: never; above 1: always); regroup: which episodes are
     compared is read off the episodes, not off the batch; even_credit: every token ends with its episode's
@@ -287,7 +292,7 @@ class GRPOSettings:
     sync_tolerance: float | None = at_least(0, None)
     sync_guard: str = one_of("stop", "resync", "report")
     entropy: float = at_least(0, 0.0)
-    advantage_guard: str = one_of("none", "centre", "consistent")
+    advantage_guard: str = one_of("none", "centre", "consistent", "recompute")
     advantage_clip: float | None = at_least(0, None)
     baseline: str = one_of("group_mean", "leave_one_out")
     std_floor: float = at_least(0, 0.0)
@@ -527,10 +532,15 @@ class BenchSettings(CommandSettings):
     groups; shard, shards: this start's share of the runs, 0 <= shard < shards; workers: processes of one
     thread each, 0 = one a core; seed: of the plan, another one is another campaign;
     methods: detectors and diagnosers to evaluate (null: all); partitions: of the data set, how many; final:
-    evaluate on the held-out seed groups, once; transfer: of stage transfer.
+    evaluate, and remedy, on the held-out seed groups, once; profile: folder that stage=fit writes what the
+    data set teaches to (null: `profile` in the campaign's folder); cases: faulty runs that are remedied,
+    arms: by whom, see `bench.remediation.case`; llm: endpoint of arm llm; transfer: of stage transfer.
     """
 
-    stage: str = one_of("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate", "transfer")
+    stage: str = one_of(
+        *("campaign", "pilot", "dataset", "compare", "table", "figures", "evaluate", "fit", "remediate"),
+        "transfer",
+    )
     campaign: str = "outputs/faultbench"
     dataset: str = "data/rft_faultbench"
     partial: bool = False
@@ -542,6 +552,10 @@ class BenchSettings(CommandSettings):
     methods: list[str] | None = None
     partitions: int = at_least(1, 5)
     final: bool = False
+    profile: str | None = None
+    cases: int = at_least(1, 80)
+    arms: list[str] = some_of(("rules", "oracle", "random", "rollback", "noop", "rerun"), ARMS)
+    llm: EndpointSettings = field(default_factory=EndpointSettings)
     transfer: TransferSettings = field(default_factory=TransferSettings)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from robustops.commands import bench_dataset as dataset_stages
 from robustops.commands import bench_evaluate as evaluate_stage
+from robustops.commands import bench_remediate as remediate_stage
 from robustops.commands import bench_transfer as transfer_stage
 from robustops.commands.bench_failure import failure
 from robustops.commands.machine import cores
@@ -87,6 +88,7 @@ STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {
     "pilot": pilot,
     **dataset_stages.STAGES,
     **evaluate_stage.STAGES,
+    **remediate_stage.STAGES,
     **transfer_stage.STAGES,
 }
 

@@ -74,19 +74,17 @@ def compare(settings: BenchSettings) -> dict[str, Any]:
 
 def table(settings: BenchSettings) -> dict[str, Any]:
     """Sum the data set up, and probe whether metadata tell its labels; returns both."""
-    from rich.console import Console
-
     from robustops.bench.campaign.dataset import load
     from robustops.bench.campaign.metadata_probe import probe
     from robustops.bench.campaign.tables import summary, tables
-    from robustops.commands.show import show_line
+    from robustops.commands.show import show_line, show_wide
 
     loaded = load(_folders(settings)[1])
     found = summary(loaded)
     probes = {"metadata": probe(loaded), "timing": probe(loaded, timing=True)}
     if settings.format == "text":
         for one in tables(found):
-            Console().print(one)
+            show_wide(one)
         for name, told in probes.items():
             interval = f"95 % {told.low:.3f} to {told.high:.3f}, p {told.p_value:.3f}"
             verdict = "tells the label" if told.leaks else "does not tell the label"

@@ -43,7 +43,7 @@ def evaluate(settings: BenchSettings) -> dict[str, Any]:
     with _progress(settings) as tell:
         found = work.evaluate(request, tell)
     loaded = load(dataset)
-    cases = remediation.read_cases(campaign)
+    cases = remediation.read_cases(campaign, final=settings.final)
     table_5 = remediation.remediation_table(cases, Runs(loaded).labels, settings.seed, request.draws)
     all_tables = paper.tables(found, request, [table_5])
     paths = written.write(all_tables, paper.everything(found), request.folder / "tables")
@@ -84,15 +84,11 @@ class _progress:
 
 
 def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
-    from rich.console import Console
+    from robustops.commands.show import place, show_line, show_wide
 
-    from robustops.commands.show import place, show_line
-
-    # Wide tables are for reading in a pager or a file: they are not folded to the terminal.
-    console = Console(width=200)
     for table in all_tables:
         if table.rows:
-            console.print(table.rich())
+            show_wide(table.rich())
         else:
             show_line(f"{table.title}: {table.note}")
     show_line(f"tables: {place(folder / 'tables' / 'tables.md')}")
@@ -100,5 +96,30 @@ def _show(all_tables: Any, folder: Path, drawn: list[Path]) -> None:
         show_line(f"figure: {place(path)}")
 
 
+def fit(settings: BenchSettings) -> dict[str, Any]:
+    """Write what the data set teaches as a profile for `monitor.profile`; returns where it is."""
+    from robustops.bench.campaign.worker import EXPERIMENT
+    from robustops.bench.evaluation.fitting import fit_monitor
+    from robustops.bench.evaluation.runs import Runs
+    from robustops.commands.composition import composed_training
+    from robustops.commands.show import place, show_line
+    from robustops.learning.fingerprint import flat_settings
+
+    folder = Path(settings.profile or Path(settings.campaign) / "profile").absolute()
+    training, _ = composed_training([f"experiment={EXPERIMENT}", f"paths.run_dir={folder}"])
+    fitted = fit_monitor(Runs.read(Path(settings.dataset)), flat_settings(training), settings.seed)
+    fitted.save(folder)
+    counts = fitted.about["runs"]
+    if settings.format == "text":
+        learned = ", ".join(f"{count} {name}" for name, count in counts.items())
+        show_line(f"profile: {place(folder)} ({learned} runs)")
+    return {
+        "stage": "fit",
+        "profile": str(folder),
+        "runs": counts,
+        "false_alarm_bound": fitted.calibration.rate_bound(fitted.level),
+    }
+
+
 #: By name; takes the command's settings and returns what format=json prints.
-STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"evaluate": evaluate}
+STAGES: dict[str, Callable[[BenchSettings], dict[str, Any]]] = {"evaluate": evaluate, "fit": fit}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from robustops.commands.explain import COMPOSE_ERRORS, explain
@@ -21,6 +22,8 @@ def composed_training(overrides: Sequence[str]) -> tuple[TrainSettings, dict[str
     ConfigError for what `robustops train` would refuse, too.
     """
     register()
+    outer = GlobalHydra.get_state()  # of the command's own job
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             config = compose("train", list(overrides))
@@ -28,5 +31,7 @@ def composed_training(overrides: Sequence[str]) -> tuple[TrainSettings, dict[str
         settings: Any = OmegaConf.to_object(config)
     except COMPOSE_ERRORS as error:
         raise explain(error, ROOTS["train"]) from error
+    finally:
+        GlobalHydra.set_state(outer)
     validate(settings)
     return settings, plain

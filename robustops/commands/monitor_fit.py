@@ -9,6 +9,7 @@ from typing import Any
 
 from robustops.commands.show import place, show_line
 from robustops.errors import ConfigError
+from robustops.monitor.detect.conformal import least_runs
 from robustops.monitor.fitted import ALPHA, FittedMonitor
 from robustops.monitor.panel import Panel
 from robustops.monitor.profiles import alike
@@ -25,6 +26,11 @@ def fit(settings: MonitorCommandSettings, panels: Sequence[Panel]) -> dict[str, 
     """
     if settings.profile is None:
         raise ConfigError("fit needs profile=FOLDER, where to write what was learned")
+    if len(panels) < least_runs(ALPHA):
+        raise ConfigError(
+            f"{len(panels)} healthy runs cannot be calibrated to {ALPHA:.0%} false alarms; give "
+            f"{least_runs(ALPHA)} or more"
+        )
     folder = Path(settings.profile)
     held = _held_for(settings.fit or "")
     fitted = FittedMonitor.fit(panels, about={"runs": len(panels), "settings": held})

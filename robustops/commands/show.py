@@ -18,6 +18,11 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     Console().print(table)
 
 
+def show_wide(table: Table) -> None:
+    """A table for a pager or a file: it is not folded to the terminal."""
+    Console(width=200).print(table)
+
+
 def show_line(text: str) -> None:
     """One line, whatever the width of the terminal."""
     Console().print(escape(text), soft_wrap=True, highlight=False)

@@ -14,6 +14,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from robustops.errors import TrainingError, WorldError
@@ -299,7 +300,8 @@ class GroupMaker:
         )
         result.counts += retry_counts(runs)
         group = Group(slot.task.case_id, slot.condition, episodes)
-        result.group = guarded(self.hooks.on_group(step + 1, slot.number, group), self.guards)
+        judged = self.hooks.on_group(step + 1, slot.number, group)
+        result.group = guarded(judged, self.guards, partial(self.reward, slot.task))
         failures = [episode.error for episode in episodes]
         result.failure = failures[0] if failures and all(failures) else None
         if any(failures) or self._silent(result.group) != "no_signal":

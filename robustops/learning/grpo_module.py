@@ -196,12 +196,15 @@ class GRPOModule(PolicyModule):
     ) -> Advantages:
         """(episodes,) each. members: number of each episode's group, as it was sampled."""
         compared = self.hooks.on_members(step, groups, members)
+        episodes = [episode for group in groups for episode in group.episodes]
         if self.guards.regroup:
-            compared = sampled_together([episode for group in groups for episode in group.episodes])
+            compared = sampled_together(episodes)
         made = self.normalise(parts, compared)
         if self.critic is not None:
             made = self._judge(step, groups, parts, made)
         advantages = self.hooks.on_advantages(step, groups, made)
+        if self.guards.rule == "recompute":
+            advantages = self.normalise(parts, sampled_together(episodes))
         return guarded(advantages, parts, members, self.guards, self.reward_weights)
 
     def _judge(

@@ -26,7 +26,7 @@ from robustops.learning.policy import Policy
 from robustops.learning.run import Run
 from robustops.learning.stages import train_grpo
 from robustops.learning.watch import Watch
-from robustops.monitor.intervention.journal import Entry
+from robustops.monitor.intervention.journal import Entry, Journal
 from robustops.monitor.intervention.planners import make_planner
 from robustops.monitor.intervention.policy import Bounds, Judge, Jump, Remediation
 from robustops.monitor.judge import judge as judged
@@ -57,7 +57,8 @@ def reinforce(
         train_grpo(run, settings, policy, hooks)
         return policy
     watches = settings.monitor.name == "remediate"
-    remediation = _remediation(run, settings, judge or _judge(run)) if watches else None
+    judge = judge or _judge(run)
+    remediation = remediation_of(settings, run.journal, judge, run.say) if watches else None
     fresh = hooks.state_dict()
     _settle(run, settings)
     while True:
@@ -72,7 +73,13 @@ def reinforce(
             hooks.load_state_dict(fresh)
 
 
-def _remediation(run: Run, settings: TrainSettings, judge: Judge) -> Remediation:
+def remediation_of(
+    settings: TrainSettings,
+    journal: Journal,
+    judge: Judge,
+    say: Callable[[str], None] = lambda line: None,
+) -> Remediation:
+    """The state machine that settings ask for."""
     monitor = settings.monitor
     faults = (settings.run_fault.name, settings.second_run_fault.name)
     planner = make_planner(
@@ -90,7 +97,7 @@ def _remediation(run: Run, settings: TrainSettings, judge: Judge) -> Remediation
         apply=monitor.apply,
     )
     flat, steps = flat_settings(settings), settings.grpo.steps
-    return Remediation(judge, planner, run.journal, flat, steps, bounds, run.say, STAGE)
+    return Remediation(judge, planner, journal, flat, steps, bounds, say, STAGE)
 
 
 def _judge(run: Run) -> Judge:

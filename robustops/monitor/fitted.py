@@ -1,6 +1,6 @@
 """The calibrated judge: what was learned from healthy runs of one configuration, and a verdict by it.
 
-A folder of JSON files holds it: the detector, the scores of healthy runs that it is calibrated on, the
+A folder of files holds it: the detector, the scores of healthy runs that it is calibrated on, the
 diagnoser where there is one, and of which runs all that is (`about.json`).
 
     detector    how unlike healthy runs a run is, and since when     `monitor.detect.own`
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from robustops.errors import ConfigError
-from robustops.monitor.detect.conformal import Calibration, least_runs
+from robustops.monitor.detect.conformal import Calibration
 from robustops.monitor.detect.files import read_versioned, write_versioned
 from robustops.monitor.detect.own import OwnDetector
+from robustops.monitor.diagnose.diagnosis import OwnDiagnosis
 from robustops.monitor.panel import Panel
 from robustops.monitor.symptoms.facts import facts
 from robustops.monitor.symptoms.finding import Finding
@@ -29,7 +29,7 @@ from robustops.monitor.verdict import ALARM, Evidence, Verdict
 
 VERSION = 1
 KIND = "fitted run monitor"
-ABOUT, DETECTOR, CALIBRATION, DIAGNOSER = "about.json", "detector.json", "calibration.json", "diagnoser.json"
+ABOUT, DETECTOR, CALIBRATION, DIAGNOSER = "about.json", "detector.json", "calibration.json", "diagnoser.npz"
 #: Share of healthy runs that may be called anomalous.
 ALPHA = 0.05
 #: Parts of the healthy runs that are scored by the others in turn, where no further runs are there to
@@ -76,14 +76,9 @@ class FittedMonitor:
         twice that (cross-conformal).
 
         Raises:
-            ConfigError: too few runs for a false-alarm rate of `ALPHA`, or for the detector.
+            ConfigError: too few runs to learn from.
         """
         given = calibration or profile
-        if len(given) < least_runs(ALPHA):
-            raise ConfigError(
-                f"{len(given)} healthy runs cannot be calibrated to {ALPHA:.0%} false alarms; give "
-                f"{least_runs(ALPHA)} or more"
-            )
         detector = OwnDetector()
         detector.fit(profile)
         scores = [detector.score(panel) for panel in calibration] if calibration else _crossed(profile)
@@ -91,6 +86,17 @@ class FittedMonitor:
         steps = max(len(panel) for panel in given)
         kept = dict(about or {})
         return cls(detector, Calibration.of(scores), tuple(sorted(shown)), steps, kept, diagnoser)
+
+    @property
+    def level(self) -> float:
+        """Share of healthy runs that are called anomalous: `ALPHA`, more where the calibration runs are too
+        few.
+        """
+        return max(ALPHA, 1 / (1 + len(self.calibration.scores)))
+
+    def severity(self, panel: Panel) -> float:
+        """S(X) of a run (equation 8 of the RFT-FM paper): its score, not below 0."""
+        return max(0.0, self.detector.score(panel))
 
     def judge(self, panel: Panel, *, growing: bool = False) -> Verdict:
         """What the telemetry of a run says, by these healthy runs."""
@@ -102,12 +108,12 @@ class FittedMonitor:
         p_value = self.calibration.p_value(score)
         if grave:  # no healthy run has shown it, as if its score were above theirs
             p_value = min(p_value, 1 / (1 + len(self.calibration.scores)))
-        severity = max([self._severity(score), *(one.severity for one in grave)])
-        if p_value > ALPHA and growing:  # nobody asks why after every step
+        severity = max([self._share(score), *(one.severity for one in grave)])
+        if p_value > self.level and growing:  # nobody asks why after every step
             return Verdict("healthy", severity=severity, p_value=p_value)
         explained = self.detector.explain(panel)
         evidence = _merged(explained.evidence, found)
-        if p_value > ALPHA:
+        if p_value > self.level:
             return Verdict("healthy", severity=severity, p_value=p_value, evidence=evidence)
         starts = [one.evidence.step for one in grave]
         starts += [explained.onset] if explained.onset is not None else []
@@ -116,9 +122,9 @@ class FittedMonitor:
         family, kind = cause_of(labels)
         return Verdict("anomalous", onset, family, kind, labels, severity, p_value, evidence)
 
-    def _severity(self, score: float) -> float:
+    def _share(self, score: float) -> float:
         """0 .. 1; one half at the threshold of an alarm, so that severities of rules compare with it."""
-        threshold = max(self.calibration.threshold(ALPHA), 1e-9)
+        threshold = max(self.calibration.threshold(self.level), 1e-9)
         return max(score, 0.0) / (max(score, 0.0) + threshold)
 
     # files ----------------------------------------------------------------------------------------
@@ -129,6 +135,7 @@ class FittedMonitor:
         (root / ABOUT).unlink(missing_ok=True)
         self.detector.save(root / DETECTOR)
         self.calibration.save(root / CALIBRATION)
+        (root / DIAGNOSER).unlink(missing_ok=True)
         if self.diagnoser is not None:
             self.diagnoser.save(root / DIAGNOSER)
         body = {"shown": list(self.shown), "steps": self.steps, "about": dict(self.about)}
@@ -140,7 +147,8 @@ class FittedMonitor:
         root = Path(folder)
         body = read_versioned(root / ABOUT, KIND, VERSION)
         detector, calibration = OwnDetector.load(root / DETECTOR), Calibration.load(root / CALIBRATION)
-        diagnoser = None
+        saved = root / DIAGNOSER
+        diagnoser = OwnDiagnosis.load(saved) if saved.is_file() else None
         return cls(detector, calibration, tuple(body["shown"]), body["steps"], body["about"], diagnoser)
 
 

@@ -19,16 +19,18 @@ from robustops.objectives.advantages import Advantages, group_means, weighted_re
 from robustops.records import RewardParts
 from robustops.rewards.combine import RewardWeights
 
-RULES = ("none", "centre", "consistent")
+RULES = ("none", "centre", "consistent", "recompute")
 
 
 @dataclass(frozen=True)
 class AdvantageGuards:
     """rule: none | centre (the mean of each group is subtracted: its rewards then have their own mean as
     baseline) | consistent (an advantage whose sign contradicts the episode's reward relative to its group's
-    mean becomes 0); clip: largest absolute value; regroup: groups are those that the episodes themselves
-    tell of (`objectives.grouping`); even: all tokens of an episode end with its advantage, whatever local
-    credit gave them. The latter two are the trainer's to apply, before and after `guarded`.
+    mean becomes 0) | recompute (whatever was computed or buffered, advantages are computed anew from the
+    rewards of the groups that the episodes themselves tell of); clip: largest absolute value; regroup: groups
+    are those that the episodes tell of (`objectives.grouping`); even: all tokens of an episode end with its
+    advantage, whatever local credit gave them. `recompute` and the latter two are the trainer's to apply,
+    before and after `guarded`.
     """
 
     rule: str = "none"

@@ -11,6 +11,8 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 from robustops import cli
+from robustops.bench.evaluation.runs import Runs
+from robustops.monitor.fitted import FittedMonitor
 from tests.bench.evaluation.small import small_dataset
 
 
@@ -58,3 +60,23 @@ def test_an_unknown_method_is_one_line(evaluate):
 def test_without_a_data_set_it_says_what_to_do(evaluate, tmp_path):
     status, text, _ = evaluate(f"dataset={tmp_path / 'none'}", "methods=[reward_z]")
     assert status == 2 and "Traceback" not in text and "none" in text
+
+
+def test_fit_writes_a_profile_that_judges_runs_of_the_experiment(tmp_path, capsys):
+    """19 healthy runs to calibrate on and more to learn from: 86 healthy groups, a quarter of them final."""
+    dataset = small_dataset(tmp_path, groups=10, healthy=86)
+    profile = tmp_path / "profile"
+    folders = (f"campaign={tmp_path}", f"dataset={dataset}", f"profile={profile}")
+    assert cli.main(["bench", "stage=fit", *folders, "format=json"]) == 0
+    body = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert body["runs"]["calibration"] >= 19 and body["runs"]["faulty"] > 14
+    assert 0.0 < body["false_alarm_bound"] < 0.25
+    fitted = FittedMonitor.load(profile)
+    held = fitted.about["settings"]
+    assert (held["domain.name"], held["grpo.group_size"]) == ("arithmetic", 8)
+    runs = Runs.read(dataset)
+    easy = [one for one in runs.labels.values() if one.difficulty == "easy"]
+    verdicts = [fitted.judge(runs.panel(one.run_id, 40, "P+I")) for one in easy]
+    found = [verdict.verdict == "anomalous" for verdict in verdicts]
+    right = [one.fault in verdict.labels for one, verdict in zip(easy, verdicts, strict=True)]
+    assert sum(found) > 0.8 * len(easy) and sum(right) > 0.6 * len(easy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from robustops.monitor.fitted import ALPHA, FittedMonitor, is_fitted
 from robustops.monitor.panel import Panel
 from robustops.monitor.verdict import ALARM
 from tests.monitor.detect.runs import changed, run, runs, shifted
+from tests.monitor.diagnose.faulty import diagnoser, faulty
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +76,19 @@ def test_saved_and_loaded_it_says_the_same(fitted: FittedMonitor, tmp_path: Path
         assert again.judge(panel) == fitted.judge(panel)
 
 
-def test_too_few_runs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="give 19 or more"):
-        FittedMonitor.fit(runs(18))
-    with pytest.raises(ConfigError, match="give 19 or more"):
-        FittedMonitor.fit(runs(30), runs(18, first=100))
+def test_fewer_calibration_runs_give_more_alarms_and_it_says_so(fitted: FittedMonitor) -> None:
+    assert fitted.level == ALPHA
+    assert FittedMonitor.fit(runs(30), runs(9, first=100)).level == pytest.approx(0.1)
+    with pytest.raises(ConfigError, match="too few"):
+        FittedMonitor.fit(runs(5), runs(30, first=100))
+
+
+def test_a_diagnoser_names_the_type_and_is_kept_with_the_rest(fitted: FittedMonitor, tmp_path: Path) -> None:
+    whole = dataclasses.replace(fitted, diagnoser=diagnoser())
+    verdict = whole.judge(faulty("kl_explosion", 700))
+    assert (verdict.family, verdict.type) == ("optimisation", "kl_explosion")
+    assert "kl_explosion" in verdict.labels
+    whole.save(tmp_path / "whole")
+    assert FittedMonitor.load(tmp_path / "whole").judge(faulty("kl_explosion", 700)) == verdict
+    fitted.save(tmp_path / "whole")  # without one, in the same folder
+    assert FittedMonitor.load(tmp_path / "whole").diagnoser is None

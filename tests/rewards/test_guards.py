@@ -33,6 +33,14 @@ def test_success_is_read_off_the_checks_again():
     assert lost == [RewardParts(1.0, 0.5, 0.25)] and granted == [RewardParts(0.0, 0.5, 0.25)]
 
 
+def test_all_parts_are_computed_again_where_they_can_be():
+    true = RewardParts(1.0, 0.75, 0.5)
+    found = parts_of(guarded(group((0.0, 9.0, 0.0), None), RewardGuards(recheck=True), lambda episode: true))
+    assert found == [true, None]
+    untouched = guarded(group((0.0, 9.0, 0.0)), RewardGuards(bounded=True), lambda episode: true)
+    assert parts_of(untouched) == [RewardParts(0.0, 1.0, 0.0)]
+
+
 @pytest.mark.parametrize("guards", [RewardGuards(), RewardGuards(True), RewardGuards(False, True)])
 def test_sound_rewards_and_episodes_without_one_stay_as_they_are(guards):
     sound = group((1.0, 1.0, 0.5), (1.0, -1.0, 0.0), None)

@@ -6,6 +6,7 @@
                              episodes.jsonl    single episodes, where the monitor keeps them
                              run.json          settings, versions
                              cost.json         seconds, cpu_seconds
+                             case.json, journal.jsonl, discarded/: see `bench.remediation.case`
                              trainer_state.json  instead of telemetry: what TRL logged, see `bench.transfer`
     <campaign>/failures/<run_id>.txt           planned run and traceback of a run that raised
     <campaign>/logs/                           what workers printed
@@ -28,6 +29,7 @@ PLANNED, COST = "planned.json", "cost.json"
 #: What is kept of a training run.
 KEPT = (
     *("telemetry.jsonl", "exposure*.jsonl", "episodes.jsonl", "run.json", PLANNED, COST),
+    *("case.json", "journal.jsonl", "discarded"),
     "trainer_state.json",
 )
 

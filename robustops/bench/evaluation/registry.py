@@ -15,6 +15,7 @@ from typing import Any
 
 from robustops.bench.evaluation.baselines.package import installed
 from robustops.errors import unknown_name
+from robustops.monitor import detect
 
 DETECT, DIAGNOSE = "detect", "diagnose"
 _BASELINES = "robustops.bench.evaluation.baselines"
@@ -51,10 +52,13 @@ class Method:
         return found(**({"seed": seed} if "seed" in takes else {}), **self.arguments)
 
     def digest(self) -> str:
-        """Of the sources of its package and its arguments: scores of another version are not reused."""
+        """Of the sources of its package, of the residuals that diagnosers and baselines share, and of its
+        arguments: scores of another version are not reused.
+        """
         module = importlib.import_module(self.where.partition(":")[0])
         total = hashlib.sha256(repr((self.where, sorted(self.arguments.items()))).encode())
-        for path in sorted(Path(str(module.__file__)).parent.glob("*.py")):
+        folders = dict.fromkeys((Path(str(module.__file__)).parent, Path(detect.__path__[0])))
+        for path in (path for folder in folders for path in sorted(folder.glob("*.py"))):
             total.update(path.read_bytes())
         return total.hexdigest()[:16]
 
@@ -84,6 +88,7 @@ METHODS: tuple[Method, ...] = (
     _detector("kl_threshold", "thresholds:KLThreshold"),
     _detector("random", "thresholds:Chance"),
     _detector("always_fault", "thresholds:AlwaysFault", calibrated=False),
+    Method("own_diagnosis", DIAGNOSE, "robustops.monitor.diagnose.diagnosis:OwnDiagnosis"),
     _diagnoser("knn_classifier", "classifiers:NearestNeighbourClassifier"),
     _diagnoser("svm_classifier", "classifiers:SupportVectorClassifier"),
     _diagnoser("run", "root_cause:Run"),

@@ -8,6 +8,9 @@
     success_control    mean success of the healthy twin over the last steps; success_before, success_after: of
                        the run without the intervention, and with it
     telemetry          optional: file of the run with the intervention, from the campaign's folder
+    final              optional: whether the run's seed group is held out; evaluated with those alone
+
+`robustops bench stage=remediate` writes it, with further fields for people (`bench.remediation.outcome`).
 """
 
 from __future__ import annotations
@@ -33,8 +36,11 @@ HARM = 0.05
 Case = Mapping[str, Any]
 
 
-def read_cases(campaign: Path) -> list[Case]:
-    """Of a campaign; none where it has no such file. DatasetError for a line that is no case."""
+def read_cases(campaign: Path, *, final: bool | None = None) -> list[Case]:
+    """Of a campaign; none where it has no such file. DatasetError for a line that is no case.
+
+    final: of these groups alone, and cases that do not say; None: all.
+    """
     path = campaign / CASES
     if not path.is_file():
         return []
@@ -44,7 +50,8 @@ def read_cases(campaign: Path) -> list[Case]:
             case = json.loads(line)
             numbers = {name: float(case[name]) for name in _FIELDS}
             texts = {name: str(case[name]) for name in ("run_id", "arm")}
-            found.append({**texts, "telemetry": case.get("telemetry"), **numbers})
+            if final is None or case.get("final", final) == final:
+                found.append({**texts, "telemetry": case.get("telemetry"), **numbers})
         except (ValueError, KeyError, TypeError) as error:
             raise DatasetError(
                 f"{path}:{number} is no case ({error}); its fields are in {__name__}"

@@ -7,9 +7,11 @@ from robustops.bench.run_faults.entries import Counter, FaultType, MechanismInfo
 _EPISODES = ("episode", "group", "step")
 _MESSAGES = ("episode", "turn", "group", "step")
 _NO_PROGRESS, _BOUNDED = disconnects("reward.progress", 0.0), weakens("reward.bounded", True)
+_RECHECK = disconnects("reward.recheck", True)
 _SHORTEST = weakens("sampler.min_new_tokens", 8)
 _NEVER_EMPTY = disconnects("sampler.min_new_tokens", 1)
 _PENALTY = weakens("sampler.repetition_penalty", 20.0)
+_LONGER = weakens("model.answer_tokens", 48)
 _BUDGET, _MASKED = weakens("model.answer_tokens", 16), weakens("grpo.overlong", "mask")
 _WHOLE = disconnects("grpo.whole_updates", True)
 _SLOWER, _NO_KL = weakens("grpo.learning_rate", 1e-7), disconnects("grpo.kl", 0.0)
@@ -22,7 +24,7 @@ def _logits(name: str, quantity: str, direction: int, *knobs: Counter, token: bo
 
 def _learned(name: str) -> MechanismInfo:
     """A bonus in the progress count, which is what it moves before anything is learned from it."""
-    knobs = (_NO_PROGRESS, _BOUNDED)
+    knobs = (_RECHECK, _NO_PROGRESS, _BOUNDED)
     return MechanismInfo(name, "reward", _EPISODES, "rewards.progress.mean", 1, knobs, learned=True)
 
 
@@ -61,7 +63,7 @@ GENERATION = (
         (
             # Broken calls are asked again, so that an episode of shorter messages can be the longer one.
             _logits("stop_early", "invalid_call_frac", 1, _SHORTEST),
-            MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST,)),
+            MechanismInfo("token_cut", "request", _MESSAGES, "len_mean", -1, (_SHORTEST, _LONGER)),
             _learned("brevity_reward"),
         ),
     ),

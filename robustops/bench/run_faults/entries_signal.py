@@ -6,9 +6,10 @@ from robustops.bench.run_faults.entries import FaultType, MechanismInfo, disconn
 
 _EPISODES = ("episode", "group", "step")
 _NO_PROGRESS, _BOUNDED = disconnects("reward.progress", 0.0), weakens("reward.bounded", True)
-_RECHECK = weakens("reward.recheck", True)
+_RECHECK = disconnects("reward.recheck", True)
+_REPAIRS = (_RECHECK, _NO_PROGRESS, _BOUNDED)
 _CENTRE = disconnects("grpo.advantage_guard", "centre")
-_CONSISTENT = weakens("grpo.advantage_guard", "consistent")
+_RECOMPUTED = disconnects("grpo.advantage_guard", "recompute")
 _RETRIES, _CHECKED = weakens("domain.tool_retries", 2), disconnects("domain.check_replies", True)
 _BELIEVED = disconnects("model.min_turns", 99)
 _EVEN = disconnects("grpo.even_credit", True)
@@ -32,10 +33,16 @@ REWARD = (
         "reward",
         "reward mean, deviation and maximum up, success flat, advantages of single episodes extreme",
         (
-            MechanismInfo("episode_spike", "reward", _EPISODES, "reward_mean", 1, (_BOUNDED, _NO_PROGRESS)),
-            MechanismInfo("component_scale", "reward", _EPISODES, "reward_std", 1, (_BOUNDED, _NO_PROGRESS)),
+            MechanismInfo("episode_spike", "reward", _EPISODES, "reward_mean", 1, _REPAIRS),
+            MechanismInfo("component_scale", "reward", _EPISODES, "reward_std", 1, _REPAIRS),
             MechanismInfo(
-                "uniform_spike", "reward", ("group",), "reward_mean", 1, (_NO_PROGRESS,), grad_effect=False
+                "uniform_spike",
+                "reward",
+                ("group",),
+                "reward_mean",
+                1,
+                (_RECHECK, _NO_PROGRESS),
+                grad_effect=False,
             ),
         ),
     ),
@@ -61,7 +68,7 @@ REWARD = (
                 _EPISODES,
                 "rewards.progress.mean",
                 1,
-                (_NO_PROGRESS, _BOUNDED),
+                _REPAIRS,
                 learned=True,
             ),
             MechanismInfo(
@@ -100,9 +107,9 @@ CREDIT = (
                 _EPISODES,
                 "adv_reward_corr",
                 -1,
-                (weakens("grpo.advantage_clip", 1.0), _CONSISTENT),
+                (weakens("grpo.advantage_clip", 1.0), _RECOMPUTED),
             ),
-            MechanismInfo("sign_flips", "advantage", _EPISODES, "adv_reward_corr", -1, (_CONSISTENT,)),
+            MechanismInfo("sign_flips", "advantage", _EPISODES, "adv_reward_corr", -1, (_RECOMPUTED,)),
         ),
     ),
     FaultType(
@@ -112,7 +119,7 @@ CREDIT = (
         "advantages as usual by themselves, but unrelated to their own rewards; reward grows slower",
         (
             MechanismInfo(
-                "lagged_advantages", "advantage", ("episode", "step"), "adv_reward_corr", -1, (_CONSISTENT,)
+                "lagged_advantages", "advantage", ("episode", "step"), "adv_reward_corr", -1, (_RECOMPUTED,)
             ),
             MechanismInfo(
                 "rolled_rewards", "reward", ("group", "step"), "reward_success_corr", -1, (_RECHECK,)

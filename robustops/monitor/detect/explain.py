@@ -52,6 +52,22 @@ def explain(
     return Explanation(min(starts, default=None), order)
 
 
+def about(model: Model, panel: Panel, signals: Sequence[str], row: int) -> tuple[Evidence, ...]:
+    """One piece of evidence a signal, in order of steps: the view and step from `row` on in which it is
+    farthest out. A signal that is not observed there has none.
+    """
+    residuals = model.residuals(panel)
+    found = []
+    for place in (model.signals.index(name) for name in signals):
+        after = {view: np.abs(np.nan_to_num(residuals[view][row:, place])) for view in VIEWS}
+        view = max(after, key=lambda name: float(after[name].max(initial=0.0)))
+        if after[view].max(initial=0.0) > 0:
+            worst = row + int(after[view].argmax())
+            moved = _Moved(place, view, worst, row, 0.0)
+            found.append(_evidence(model, panel, residuals, moved))
+    return tuple(sorted(found, key=lambda one: one.step))
+
+
 @dataclass(frozen=True)
 class _Moved:
     """A signal by one kind of residual: row at which it is notable, row at which that began, and how much."""

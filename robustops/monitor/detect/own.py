@@ -128,10 +128,10 @@ class OwnDetector:
         """Of `explain`."""
         return self.explain(panel).evidence
 
-    def save(self, path: Path | str) -> None:
-        """Write what was learned as JSON; the file is whole or absent."""
+    def to_dict(self) -> dict[str, Any]:
+        """What was learned, in JSON values; ConfigError before `fit`."""
         fitted = self.fitted
-        body = {
+        return {
             "kinds": list(self.kinds),
             "exact": self.exact,
             "model": fitted.model.to_dict(),
@@ -139,12 +139,10 @@ class OwnDetector:
             "parts": fitted.parts.to_dict(),
             "armed": list(fitted.armed),
         }
-        write_versioned(path, KIND, VERSION, body)
 
     @classmethod
-    def load(cls, path: Path | str) -> OwnDetector:
-        """ConfigError for a file that is no detector of this version."""
-        body: dict[str, Any] = read_versioned(path, KIND, VERSION)
+    def from_dict(cls, body: Mapping[str, Any]) -> OwnDetector:
+        """The inverse of `to_dict`."""
         model = Model.from_dict(body["model"])
         detector = cls(body["kinds"], exact=body["exact"], own_start=model.own)
         detector._fitted = Fitted(
@@ -154,6 +152,15 @@ class OwnDetector:
             tuple(name for name in body["armed"] if name in invariants_exact.BY_NAME),
         )
         return detector
+
+    def save(self, path: Path | str) -> None:
+        """Write what was learned as JSON; the file is whole or absent."""
+        write_versioned(path, KIND, VERSION, self.to_dict())
+
+    @classmethod
+    def load(cls, path: Path | str) -> OwnDetector:
+        """ConfigError for a file that is no detector of this version."""
+        return cls.from_dict(read_versioned(path, KIND, VERSION))
 
     def _joined(self, surprises: Mapping[str, Series]) -> Series:
         """(..., K) of each kind -> (..., parts)."""

@@ -104,12 +104,11 @@ class Relations:
         return out
 
     def _precision(self, seen: NDArray[np.int64]) -> Series:
-        found: Series = np.linalg.inv(self.covariance[np.ix_(seen, seen)])
-        return found
+        return np.asarray(np.linalg.inv(self.covariance[np.ix_(seen, seen)]), dtype=np.float64)
 
-    def _told_across(self, seen: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], ...]]:
+    def _told_across(self, seen: NDArray[np.int64]) -> list[tuple[NDArray[Any], ...]]:
         """For each block: its signals, the others, slopes of the former on the latter, variance left."""
-        found = []
+        found: list[tuple[NDArray[Any], ...]] = []
         for block in np.unique(self.blocks[seen]):
             own, other = seen[self.blocks[seen] == block], seen[self.blocks[seen] != block]
             mixed = self.covariance[np.ix_(own, other)]

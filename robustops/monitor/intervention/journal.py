@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlite_utils.db import Database
 
-from robustops.monitor.intervention.actions import Change
+from robustops.monitor.intervention.actions import Change, Forced
 from robustops.monitor.verdict import Evidence, Verdict
 
 TABLE = "interventions"
@@ -83,12 +83,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class State:
-    """What the entries add up to. accepted: changes that stay; trial: the attempt under test; tried: every
-    attempt since a person last looked; repeated: steps that were done again; quiet: step
-    up to which alarms are passed over.
+    """What the entries add up to. accepted: changes that stay, settled: what was in force from which
+    step on without the attempt under test, which is trial; tried: every attempt since a person last looked;
+    repeated: steps that were done again; quiet: step up to which alarms are passed over.
     """
 
     accepted: Mapping[str, Any] = field(default_factory=dict)
+    settled: Forced = ()
     trial: Entry | None = None
     paused: Entry | None = None
     tried: tuple[Attempt, ...] = ()
@@ -100,15 +101,27 @@ class State:
         """All changes in force."""
         return {**self.accepted, **(self.trial.changes if self.trial is not None else {})}
 
+    @property
+    def forced(self) -> Forced:
+        """All changes that were ever in force in the steps that there are, see `actions.comparable`."""
+        begun = [((self.trial.target or 0) + 1, self.changes)] if self.trial is not None else []
+        return (*self.settled, *begun)
+
     def after(self, entry: Entry) -> State:
         """With one more decision."""
         if entry.kind == "rollback":
             changes = frozenset(Change(key, value) for key, value in entry.changes.items())
             attempt = Attempt(entry.label, changes, entry.reason)
             again = self.repeated + entry.step - (entry.target or 0)
-            return dataclasses.replace(self, trial=entry, tried=(*self.tried, attempt), repeated=again)
+            # What is done again from here on has all that was accepted, also where it was accepted later.
+            first = (entry.target or 0) + 1
+            settled = tuple((min(step, first), changes) for step, changes in self.settled)
+            tried = (*self.tried, attempt)
+            return dataclasses.replace(self, trial=entry, settled=settled, tried=tried, repeated=again)
         if entry.kind == "accept":
-            return dataclasses.replace(self, accepted=self.changes, trial=None, quiet=entry.until)
+            return dataclasses.replace(
+                self, accepted=self.changes, settled=self.forced, trial=None, quiet=entry.until
+            )
         if entry.kind == "revert":
             return dataclasses.replace(self, trial=None)
         if entry.kind == "pause":

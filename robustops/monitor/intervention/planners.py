@@ -28,7 +28,7 @@ from robustops.monitor.intervention.actions import (
 from robustops.monitor.intervention.journal import Attempt
 from robustops.monitor.intervention.remedies import ranked
 from robustops.monitor.panel import Panel
-from robustops.monitor.verdict import Verdict
+from robustops.monitor.verdict import UNKNOWN, Verdict
 from robustops.seeding import generator
 
 
@@ -74,7 +74,9 @@ class Planner(Protocol):
 
 @dataclass
 class RulePlanner:
-    """The remedies of the verdict's type, best first, then those of the other types of its label set."""
+    """Remedies of the types of the verdict's label set: the k-th of a type that is likely with p weighs p /
+    k, so that a likely type's second remedy comes before an unlikely type's first.
+    """
 
     name: str = "rules"
     acts: bool = True
@@ -82,19 +84,25 @@ class RulePlanner:
 
     def plan(self, situation: Situation) -> Plan | None:
         verdict = situation.verdict
-        others = sorted(verdict.labels, key=lambda label: -verdict.labels[label])
-        return self.first(situation, dict.fromkeys([*filter(None, [verdict.type]), *others]))
+        likely = dict(verdict.labels)
+        if verdict.type not in (None, UNKNOWN):
+            likely.setdefault(str(verdict.type), 1.0)
+        return self.first(situation, likely)
 
-    def first(self, situation: Situation, kinds: Iterable[str]) -> Plan | None:
-        """The first remedy of these types that does something and was not tried."""
+    def first(self, situation: Situation, likely: Mapping[str, float]) -> Plan | None:
+        """The first remedy that does something and was not tried. likely: types with their weights."""
         columns = [evidence.column for evidence in situation.verdict.evidence]
-        for kind in kinds:
-            for remedy in ranked(kind, columns):
-                changes, why = remedy.changes(situation.settings), f"{kind}: {remedy.why}"
-                done = why in [attempt.why for attempt in situation.tried] or situation.again(changes)
-                if changes and not done:
-                    check_changes(changes, situation.settings)
-                    return Plan(changes, why, self.name)
+        remedies = [
+            (-weight / place, kind, remedy)
+            for kind, weight in likely.items()
+            for place, remedy in enumerate(ranked(kind, columns), start=1)
+        ]
+        for _, kind, remedy in sorted(remedies, key=lambda found: found[0]):
+            changes, why = remedy.changes(situation.settings), f"{kind}: {remedy.why}"
+            done = why in [attempt.why for attempt in situation.tried] or situation.again(changes)
+            if changes and not done:
+                check_changes(changes, situation.settings)
+                return Plan(changes, why, self.name)
         return None
 
 
@@ -110,7 +118,7 @@ class OraclePlanner(RulePlanner):
         self.acts = bool(self.types)
 
     def plan(self, situation: Situation) -> Plan | None:
-        return self.first(situation, self.types)
+        return self.first(situation, dict.fromkeys(self.types, 1.0))
 
 
 @dataclass

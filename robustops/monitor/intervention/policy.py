@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robustops.monitor.intervention.actions import Settings, check_changes, diff
+from robustops.monitor.intervention.actions import Settings, check_changes, comparable, diff
 from robustops.monitor.intervention.journal import Entry, Journal, State, verdict_of
 from robustops.monitor.intervention.planners import Plan, Planner, Situation
 from robustops.monitor.panel import Panel
-from robustops.monitor.taxonomy import FAMILY_OF
 from robustops.monitor.verdict import UNKNOWN, Verdict
 
 #: What says of a panel how the run is.
@@ -98,6 +97,7 @@ class Remediation:
     def after_step(self, panel: Panel, checkpoints: Checkpoints) -> Jump | None:
         """What to do after the panel's last step; None: go on. Decisions are in the journal on return."""
         state, step = self.journal.state(), int(panel.steps[-1])
+        panel = self._comparable(panel, state)
         if state.trial is not None:
             return self._canary(state.trial, state, panel) if step >= state.trial.until else None
         if step <= state.quiet:
@@ -110,6 +110,7 @@ class Remediation:
         is watched, and the failure stands.
         """
         state = self.journal.state()
+        panel = self._comparable(panel, state)
         if state.trial is not None:
             return self._revert(state.trial, state, len(panel) and int(panel.steps[-1]), message)
         verdict = self.judge(panel) if len(panel) else Verdict("not_observed")
@@ -120,6 +121,10 @@ class Remediation:
     def alarming(self, verdict: Verdict) -> bool:
         """Whether a verdict is a reason to act. Where there is no p-value, its word counts."""
         return verdict.verdict == "anomalous" and not verdict.p_value > self.bounds.alpha
+
+    def _comparable(self, panel: Panel, state: State) -> Panel:
+        """As the run would show with its own settings."""
+        return comparable(panel, state.forced, self.settings)
 
     # an alarm -----------------------------------------------------------------------------------
     def _alarm(self, verdict: Verdict, state: State, panel: Panel, checkpoints: Checkpoints) -> Jump | None:
@@ -314,11 +319,8 @@ class Remediation:
 
 
 def label_of(verdict: Verdict) -> str | None:
-    """The type to act on; None where nothing that is known fits, or causes of several families do."""
-    if verdict.type in (None, UNKNOWN):
-        return None
-    families = {FAMILY_OF[kind] for kind in verdict.labels if kind in FAMILY_OF}
-    return None if len(families) > 1 else verdict.type
+    """The type to act on first; None where nothing that is known fits, or several types fit as well."""
+    return None if verdict.type == UNKNOWN else verdict.type
 
 
 def described(plan: Plan, settings: Settings) -> str:

@@ -55,35 +55,37 @@ def _do(
 
 _WINSORISE, _NO_PROGRESS = ("reward.bounded", True), ("reward.progress", 0.0)
 _RECHECK = ("reward.recheck", True)
-_SLOWER, _MUCH_SLOWER = ("grpo.learning_rate", Scale(0.3)), ("grpo.learning_rate", Scale(0.1))
-_LEARNED = _do("a part of the reward that pays for it is left out", _NO_PROGRESS, _WINSORISE)
+_MUCH_SLOWER = ("grpo.learning_rate", Scale(0.1))
+_LEARNED = _do(
+    "reward parts are computed again, and held to their ranges: one of them may pay for it",
+    _RECHECK,
+    _WINSORISE,
+    signals=("rewards.progress.mean", "rewards.progress.std"),
+)
 
 REMEDIES: dict[str, tuple[Remedy, ...]] = {
     "reward_spike": (
-        _do("reward parts are held to their ranges", _WINSORISE),
-        _do("and the part without a verifier is left out", _WINSORISE, _NO_PROGRESS),
+        _do("reward parts are computed again, and held to their ranges", _RECHECK, _WINSORISE),
+        _do("parts are held to their ranges, that without a verifier is left out", _WINSORISE, _NO_PROGRESS),
         _do("only verified success is paid for", _NO_PROGRESS, ("reward.quality", 0.0)),
     ),
     "reward_collapse": (
-        _do("success is read off the state checks once more", _RECHECK),
-        _do("only re-read success is paid for", _RECHECK, _NO_PROGRESS),
+        _do("reward parts are computed again", _RECHECK),
+        _do("only success that is read off again is paid for", _RECHECK, _NO_PROGRESS),
     ),
     "reward_hacking": (
+        _do("reward parts are computed again", _RECHECK),
         _do("the part that is gamed is left out", _NO_PROGRESS, signals=("rewards.progress.mean",)),
-        _do(
-            "success is read off the state checks once more",
-            _RECHECK,
-            signals=("rewards.success.mean", "reward_success_gap"),
-        ),
         _do("both", _NO_PROGRESS, _RECHECK),
     ),
     "empty_response": (
-        _do("a message has at least a few tokens", ("sampler.min_new_tokens", 8)),
+        # A floor above the shortest sound message, which may be a one-token answer, does harm of its own.
         _do("a message has at least one token", ("sampler.min_new_tokens", 1)),
         _LEARNED,
+        _do("a message has at least a few tokens", ("sampler.min_new_tokens", 8)),
     ),
     "repetition_collapse": (
-        _do("repeated tokens are made unlikely", ("sampler.repetition_penalty", 20.0)),
+        _do("repeated tokens are made less likely", ("sampler.repetition_penalty", 2.0)),
         _do(
             "cut-off messages are short and teach nothing",
             ("grpo.overlong", "mask"),
@@ -91,11 +93,16 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
             signals=("trunc_frac", "len_max"),
         ),
         _LEARNED,
+        _do("repeated tokens are made unlikely", ("sampler.repetition_penalty", 20.0)),
     ),
     "length_short": (
         _do("a message has at least a few tokens", ("sampler.min_new_tokens", 8)),
+        _do(
+            "a message may have twice as many tokens",
+            ("model.answer_tokens", Scale(2.0)),
+            signals=("trunc_frac", "no_answer_frac"),
+        ),
         _LEARNED,
-        _do("a message has at least one token", ("sampler.min_new_tokens", 1)),
     ),
     "length_long": (
         _do(
@@ -107,20 +114,10 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         _do("the budget of a message is cut", ("model.answer_tokens", Scale(0.25))),
     ),
     "kl_explosion": (
-        _do(
-            "updates are those of the schedule, and smaller",
-            _SLOWER,
-            ("grpo.whole_updates", True),
-            signals=("update_norm_rel",),
-        ),
+        # Not smaller ones as well: with the cause gone, that would only look like the next failure.
+        _do("updates are those of the schedule", ("grpo.whole_updates", True), signals=("update_norm_rel",)),
         # Where a KL term drives the policy away, updates keep the size that their rate gives them.
-        _do(
-            "no KL term, smaller updates",
-            ("grpo.kl", 0.0),
-            _SLOWER,
-            signals=("kl_ref_k3", "kl_ref_k1"),
-            unless=("update_norm_rel",),
-        ),
+        _do("no KL term", ("grpo.kl", 0.0), signals=("kl_ref_k3", "kl_ref_k1"), unless=("update_norm_rel",)),
         _do(
             "much smaller updates of clipped gradients",
             _MUCH_SLOWER,
@@ -138,13 +135,15 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         _do("larger updates", ("grpo.learning_rate", Scale(3.0))),
     ),
     "entropy_collapse": (
-        _do("an entropy bonus", ("grpo.entropy", 0.5)),
-        _do("a large entropy bonus", ("grpo.entropy", 2.0)),
+        # From small to large: a bonus beyond the penalty makes a policy random within a few steps.
+        _do("a small entropy bonus", ("grpo.entropy", 0.05)),
         _do(
             "sampling at a higher temperature",
-            ("sampler.temperature", Scale(3.0)),
-            signals=("group_unique_frac", "samp_logp_absdiff_mean"),
+            ("sampler.temperature", Scale(1.5)),
+            signals=("samp_logp_absdiff_max", "samp_logp_absdiff_mean", "is_ratio_ess"),
         ),
+        _do("an entropy bonus", ("grpo.entropy", 0.3)),
+        _do("a large entropy bonus", ("grpo.entropy", 2.0)),
     ),
     "value_mismatch": (
         _do(
@@ -158,6 +157,7 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         _do("the mean of the others is the baseline", ("grpo.baseline", "leave_one_out")),
     ),
     "advantage_instability": (
+        _do("advantages are computed anew from the rewards", ("grpo.advantage_guard", "recompute")),
         _do(
             "advantages agree in sign with rewards and are clipped",
             ("grpo.advantage_guard", "consistent"),
@@ -171,12 +171,12 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
     ),
     "delayed_credit": (
         _do(
-            "advantages agree in sign with their own rewards, for all of an episode",
-            ("grpo.advantage_guard", "consistent"),
+            "advantages are computed anew from the rewards, for all of an episode",
+            ("grpo.advantage_guard", "recompute"),
             ("grpo.even_credit", True),
         ),
         _do(
-            "success is read off the episode's own state checks",
+            "reward parts are computed again for each episode",
             _RECHECK,
             signals=("reward_success_corr", "reward_success_gap"),
         ),

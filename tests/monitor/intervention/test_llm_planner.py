@@ -68,7 +68,8 @@ def test_the_rules_stand_in_for_replies_that_are_no_plan(name):
 
 
 def test_what_was_tried_is_not_tried_again():
-    tried = [Attempt("kl_explosion", frozenset(BY_RULES.changes), BY_RULES.why)]
+    chosen = (Change("grpo.learning_rate", 3e-7), Change("grpo.whole_updates", True))  # by the reply
+    tried = [Attempt("kl_explosion", frozenset(chosen), "as before")]
     recorded = Recorded([REPLIES["valid"][0], REPLIES["valid"][0]])
     found = LLMPlanner(recorded, RulePlanner()).plan(situation(tried=tried))
     assert "tried already" in recorded.sent[1][0][-1]["content"]

@@ -39,7 +39,7 @@ def tables(found: Found) -> list[EvaluationTable]:
             ),
             *(DETECT, _DETECTION),
             "recall@5: at a run false-alarm rate of 5 %, or at `level`, the lowest that the healthy runs can "
-            "tell. Re-calibrated, false alarms are one in n by construction (cross-conformal) and no "
+            "tell. Re-calibrated, false alarms are one in n at most by construction (cross-conformal) and no "
             "finding; as learned, they are. Shares with Wilson's interval. " + _note(found),
         ),
         _table(

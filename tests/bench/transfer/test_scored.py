@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,21 @@ def test_few_healthy_runs_cannot_tell_five_percent():
 def test_a_set_without_enough_healthy_runs_is_refused():
     with pytest.raises(ConfigError, match=r"transfer\.healthy"):
         tested(healthy=7)
+
+
+class Memory:
+    """A detector that knows the runs it has learned from, and no others."""
+
+    def fit(self, profile):
+        self.known = {panel.source for panel in profile}
+
+    def score(self, panel):
+        return float(panel.source not in self.known)
+
+
+def test_a_healthy_run_is_held_against_what_has_not_seen_it():
+    by_heart = SimpleNamespace(name="memory", make=lambda seed: Memory())
+    (again,) = (one for one in detected(by_heart, known(), tested(), 0) if one.basis == RECALIBRATED)
+    assert (again.won == 0.5).all() and (
+        again.p_faulty == 1.0
+    ).all()  # nobody is known to the fit, nobody new

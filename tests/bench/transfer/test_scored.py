@@ -116,4 +116,4 @@ def test_a_healthy_run_is_held_against_what_has_not_seen_it():
     (again,) = (one for one in detected(by_heart, known(), tested(), 0) if one.basis == RECALIBRATED)
     assert (again.won == 0.5).all() and (
         again.p_faulty == 1.0
-    ).all()  # nobody is known to the fit, nobody new
+    ).all()  # nobody is known

@@ -114,6 +114,4 @@ class Memory:
 def test_a_healthy_run_is_held_against_what_has_not_seen_it():
     by_heart = SimpleNamespace(name="memory", make=lambda seed: Memory())
     (again,) = (one for one in detected(by_heart, known(), tested(), 0) if one.basis == RECALIBRATED)
-    assert (again.won == 0.5).all() and (
-        again.p_faulty == 1.0
-    ).all()  # nobody is known
+    assert (again.won == 0.5).all() and (again.p_faulty == 1.0).all()  # nobody is known

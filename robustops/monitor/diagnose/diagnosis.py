@@ -163,18 +163,18 @@ def _check(
 ) -> None:
     """ConfigError where nothing can be learned from these."""
     if len(panels) != len(labels):
-        raise ConfigError(f"{len(panels)} faulty runs have {len(labels)} labels; give each its type")
+        raise ConfigError(f"{len(panels)} faulty runs have {len(labels)} labels; give a label a run")
     if any(not len(panel) for panel in panels):
         raise ConfigError("a faulty run has no step; leave it out")
-    if len(profile) < LEAST_RUNS:
-        raise ConfigError(
-            f"{len(profile)} healthy runs are too few to compare with; give {LEAST_RUNS}, better 50"
-        )
     kinds = sorted(set(labels))
     for kind in kinds:
         family_of(kind)
     if len(kinds) < 2:
         raise ConfigError(f"{len(panels)} faulty runs are of {len(kinds)} type; give two types at least")
+    if len(profile) < LEAST_RUNS:
+        raise ConfigError(
+            f"{len(profile)} healthy runs are too few to compare with; give {LEAST_RUNS}, better 50"
+        )
     for fold in np.unique(folds):
         left = {label for label, own in zip(labels, folds, strict=True) if own != fold}
         if len(left) < 2:

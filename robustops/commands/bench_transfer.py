@@ -92,13 +92,11 @@ def _make(settings: BenchSettings, source: str, folder: Path, runs: list[Any]) -
 
 
 def _evaluate(settings: BenchSettings, folder: Path, sets: dict[str, Any]) -> dict[str, Any]:
-    from rich.console import Console
-
     from robustops.bench.campaign.extras import require
     from robustops.bench.evaluation import registry
     from robustops.bench.transfer import evaluate as work
     from robustops.bench.transfer import tables as written
-    from robustops.commands.show import place, show_line
+    from robustops.commands.show import place, show_line, show_wide
 
     require("sklearn")
     known = {method.name for method in registry.METHODS}
@@ -111,9 +109,8 @@ def _evaluate(settings: BenchSettings, folder: Path, sets: dict[str, Any]) -> di
     )
     paths = written.write_all(found, folder)
     if settings.format == "text":
-        console = Console(width=200)
         for table in written.tables(found):
-            console.print(table.rich())
+            show_wide(table.rich())
         show_line(f"tables: {place(folder / 'transfer.md')}")
     return {
         **found.facts,

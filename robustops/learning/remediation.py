@@ -57,8 +57,9 @@ def reinforce(
         train_grpo(run, settings, policy, hooks)
         return policy
     watches = settings.monitor.name == "remediate"
-    judge = judge or _judge(run)
-    remediation = remediation_of(settings, run.journal, judge, run.say) if watches else None
+    remediation = None
+    if watches:
+        remediation = remediation_of(settings, run.journal, judge or _judge(run), run.say)
     fresh = hooks.state_dict()
     _settle(run, settings)
     while True:

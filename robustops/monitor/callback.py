@@ -26,17 +26,15 @@ class AnomalyMonitor(Callback):
         self.report = report
         self.observer = Observer(fitted)
         self.history: list[StepRecord] = []
-
-    @property
-    def panel(self) -> Panel:
-        """Of all steps so far."""
-        return Panel.of(self.history)
+        #: Of all steps up to the last one that was looked at.
+        self.panel = Panel.of(())
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         record: Any = pl_module.record
         self.history.append(record)
+        self.panel = Panel.of(self.history)
         for alert in [*notices(record), *self.observer.look(self.panel, record.stage)]:
             self.report(alert)
 

@@ -24,10 +24,15 @@ def read_versioned(path: Path | str, kind: str, version: int) -> dict[str, Any]:
         raise ConfigError(f"cannot read {kind} {path}: {error.strerror}; check the path") from error
     except ValueError as error:
         raise ConfigError(f"{kind} {path} is not valid JSON ({error}); write it again") from error
-    if not isinstance(body, dict) or body.get("kind") != kind:
+    return checked(body, path, kind, version)
+
+
+def checked(head: Any, path: Path | str, kind: str, version: int) -> dict[str, Any]:
+    """What a file says of itself; ConfigError where that is another kind or version."""
+    if not isinstance(head, dict) or head.get("kind") != kind:
         raise ConfigError(f"{path} is no {kind}; name a file that was saved as one")
-    if body.get("version") != version:
+    if head.get("version") != version:
         raise ConfigError(
-            f"{path} is a {kind} of version {body.get('version')}, this program reads {version}; fit it again"
+            f"{path} is a {kind} of version {head.get('version')}, this program reads {version}; fit it again"
         )
-    return body
+    return head

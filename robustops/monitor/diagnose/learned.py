@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from robustops.errors import ConfigError
 from robustops.files import atomic_write_bytes
+from robustops.monitor.detect.files import checked
 from robustops.monitor.detect.own import OwnDetector
 from robustops.monitor.diagnose.calibration import Confidence
 from robustops.monitor.diagnose.classifier import Classifier
@@ -152,10 +153,4 @@ def _read(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise ConfigError(f"there is no {KIND} {path}; check the path") from error
     except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path} is no {KIND} ({error}); name a file that was saved as one") from error
-    if not isinstance(head, dict) or head.get("kind") != KIND:
-        raise ConfigError(f"{path} is no {KIND}; name a file that was saved as one")
-    if head.get("version") != VERSION:
-        raise ConfigError(
-            f"{path} is a {KIND} of version {head.get('version')}, this program reads {VERSION}; fit it again"
-        )
-    return arrays, head
+    return arrays, checked(head, path, KIND, VERSION)
